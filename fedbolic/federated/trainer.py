@@ -276,11 +276,9 @@ class Trainer:
         results = self.engine.run(exchange) if cohort else iter(())
         channels = () if isinstance(self.engine, Remote) else self.channels
         update_filter = UpdateFilter(phase, messages, channels, stream)
-        given = phase, update_filter.usable(results), state.server_state
+        given = update_filter.usable(results), state.server_state, state.privacy
         try:
-            total, privacy = aggregation.aggregate(
-                *given, members=messages, state=state.privacy, round=current
-            )
+            total, privacy = aggregation.aggregate(exchange, *given, round=current)
         except ValueError as error:  # no update is usable, or a channel does not fit the payload
             raise RunStoppedError(f"round {current}: {error}") from error
         for channel in reversed(self.channels):

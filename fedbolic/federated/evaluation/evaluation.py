@@ -1,5 +1,6 @@
 """Schedule of evaluations, and federation-wide means of client scores."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,6 +91,22 @@ class RidgeHead:
         check.positive(ridge=self.ridge)
 
 
+@dataclass(frozen=True, eq=False)
+class _Ended:
+    """A round that has ended, and the engine that scores it."""
+
+    server_state: Tree
+    client_states: Mapping[int, Tree]
+    round: int
+    engine: Engine
+    rng: Rng
+
+    def exchange(self, method: Method, clients: Sequence[Client]) -> Exchange:
+        """Exchange in which clients receive what the method sends after the round."""
+        messages = {client.id: method.broadcast(self.server_state, client.id) for client in clients}
+        return Exchange(method, messages, clients, self.client_states, self.rng)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Evaluation of the server's model (G-FL) and of the clients' models (P-FL).
@@ -170,15 +187,16 @@ class Evaluation:
         last = round == method.rounds
         if round % self.every and not last:
             return []
-        stream = rng.at("round", round, "evaluation")
+        ended = _Ended(
+            server_state, client_states, round, engine, rng.at("round", round, "evaluation")
+        )
         scored = self._sample(data, rng.at("evaluation"))
-        given = server_state, client_states, round, engine, stream
         with measuring(self.metrics):
-            rows = self._aggregated(method, scored, data.holdout, *given)
+            rows = self._aggregated(method, scored, data.holdout, ended)
             if last and self.fine_tuning:
-                rows += self._fine_tuned(method, scored, self.fine_tuning, *given)
+                rows += self._fine_tuned(method, scored, self.fine_tuning, ended)
             if last and self.ridge_head:
-                rows += self._ridge_scored(method, data, scored, self.ridge_head, *given)
+                rows += self._ridge_scored(method, data, scored, self.ridge_head, ended)
         return rows
 
     def client_rows(
@@ -206,40 +224,22 @@ class Evaluation:
         return [data.clients[i] for i in sorted(chosen.tolist())]
 
     def _aggregated(
-        self,
-        method: Method,
-        clients: Sequence[Client],
-        holdout: Client | None,
-        server_state: Tree,
-        client_states: Mapping[int, Tree],
-        round: int,
-        engine: Engine,
-        rng: Rng,
+        self, method: Method, clients: Sequence[Client], holdout: Client | None, ended: _Ended
     ) -> list[Row]:
         """Scores of the clients, and on the server's test set, with what each of them receives."""
-        messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
-        exchange = Exchange(method, messages, clients, client_states, rng)
-        found = engine.scores(exchange) if clients else {}
-        rows = self.client_rows(round, found)
+        exchange = ended.exchange(method, clients)
+        rows = self.client_rows(ended.round, ended.engine.scores(exchange) if clients else {})
         if holdout is not None:
-            message = method.broadcast(server_state, HOLDOUT)
-            stream = rng.at("holdout")
+            message = method.broadcast(ended.server_state, HOLDOUT)
+            stream = ended.rng.at("holdout")
             with torch_stream(holdout, stream):
                 found = method.evaluate(message, holdout, {}, stream)
             kept = {name: value for name, value in found.items() if not is_sum(name)}
-            rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in kept.items()]
+            rows += [Row(ended.round, None, _rename(n, "holdout"), v) for n, v in kept.items()]
         return rows
 
     def _fine_tuned(
-        self,
-        method: Method,
-        clients: Sequence[Client],
-        settings: FineTune,
-        server_state: Tree,
-        client_states: Mapping[int, Tree],
-        round: int,
-        engine: Engine,
-        rng: Rng,
+        self, method: Method, clients: Sequence[Client], settings: FineTune, ended: _Ended
     ) -> list[Row]:
         """Scores of the clients' fine-tuned models, under ``fine_tuned/...``."""
         if not isinstance(method, GradientMethod):
@@ -247,17 +247,17 @@ class Evaluation:
         inner = method.fine_tuning(settings.epochs, settings.lr)
         if inner is None:
             return []
-        messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
-        given = messages, clients, client_states, rng.at("tune")
-        scores = {}
-        for client, update, client_state in engine.run(Exchange(FineTuningPhase(inner), *given)):
+        exchange = ended.exchange(method, clients)
+        phase, stream, scores = FineTuningPhase(inner), ended.rng.at("tune"), {}
+        exchange = dataclasses.replace(exchange, method=phase, rng=stream)
+        for client, update, client_state in ended.engine.run(exchange):
             fault = find_update_fault(update, client_state, None)
             if fault is not None or isinstance(update, Failure):
                 logger.warning("client %d could not be fine-tuned: %s", client.id, fault)
             else:
                 named = update.metrics.items()
                 scores[client.id] = {_rename(name, "fine_tuned"): float(v) for name, v in named}
-        return self.client_rows(round, scores)
+        return self.client_rows(ended.round, scores)
 
     def _ridge_scored(
         self,
@@ -265,11 +265,7 @@ class Evaluation:
         data: FederatedData,
         scored: Sequence[Client],
         settings: RidgeHead,
-        server_state: Tree,
-        client_states: Mapping[int, Tree],
-        round: int,
-        engine: Engine,
-        rng: Rng,
+        ended: _Ended,
     ) -> list[Row]:
         """Scores with the ridge head, and the cost of its exchange, under ``ridge_head/...``."""
         inner = featured(method)
@@ -280,10 +276,10 @@ class Evaluation:
             return []
         shape = layer_width(inner, settings.layer, data.meta), data.meta.num_classes
         phase = HeadExchange(inner, settings.ridge, settings.layer, shape)
-        messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
-        stream = rng.at("calibrate")
-        update_filter = UpdateFilter(phase, messages, (), stream)
-        results = engine.run(Exchange(phase, messages, data.clients, client_states, stream))
+        exchange = ended.exchange(phase, data.clients)
+        exchange = dataclasses.replace(exchange, rng=ended.rng.at("calibrate"))
+        update_filter = UpdateFilter(phase, exchange.messages, (), exchange.rng)
+        results = ended.engine.run(exchange)
         try:
             total = phase.aggregator.aggregate(update_filter.usable(results))
         except ValueError as error:
@@ -291,10 +287,11 @@ class Evaluation:
             return []
         answered = set(total.clients)
         clients = [client for client in scored if client.id in answered]
-        server_state = phase.server_update(server_state, total)
-        given = server_state, client_states, round, engine, stream
-        rows = self._aggregated(phase, clients, data.holdout, *given)
-        rows += [Row(round, None, name, count) for name, count in update_filter.counts().items()]
+        server_state = phase.server_update(ended.server_state, total)
+        ended = dataclasses.replace(ended, server_state=server_state)
+        rows = self._aggregated(phase, clients, data.holdout, ended)
+        counts = update_filter.counts().items()
+        rows += [Row(ended.round, None, name, count) for name, count in counts]
         return [row._replace(name=_rename(row.name, "ridge_head")) for row in rows]
 
 

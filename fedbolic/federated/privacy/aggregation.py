@@ -16,7 +16,7 @@ from fedbolic.data.contract.client import FederatedData
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.accounting.tree_noise import add_leaf
 from fedbolic.federated.aggregators.summand import as_double, cast_like
-from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.engine import Exchange, RunStoppedError
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws, warn_of_keys
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
@@ -108,15 +108,14 @@ class PrivateAggregation(PlainAggregation):
     @override
     def aggregate(
         self,
-        phase: Method,
+        exchange: Exchange,
         updates: Iterator[tuple[int, Update]],
-        server_state: Tree,
-        *,
-        members: Iterable[int],
+        before: Tree,
         state: Tree,
+        *,
         round: int,
     ) -> tuple[AggregatedUpdate, Tree]:
-        form = covered_form(phase, server_state)
+        form, members = covered_form(exchange.method, before), exchange.messages
         return self.mean(updates, form, members=members, state=state, round=round)
 
     def mean(

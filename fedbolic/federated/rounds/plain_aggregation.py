@@ -1,11 +1,12 @@
 """Aggregation of a round by the method's own rule, and the interface of other aggregations."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import FederatedData
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.rounds.update_filter import UpdateFilter
@@ -65,32 +66,30 @@ class PlainAggregation:
 
     def aggregate(
         self,
-        phase: Method,
+        exchange: Exchange,
         updates: Iterator[tuple[int, Update]],
-        server_state: Tree,
-        *,
-        members: Iterable[int],
+        before: Tree,
         state: Tree,
+        *,
         round: int,
     ) -> tuple[AggregatedUpdate, Tree]:
         """Aggregate of the updates, and the next state of the aggregation.
 
         Args:
-            phase: Method of the exchange.
+            exchange: Exchange of the clients that were asked.
             updates: Usable updates by client id.
-            server_state: Current server state.
-            members: Ids of the clients that were asked.
+            before: Server state before the exchange.
             state: State of the aggregation.
             round: Number of the round, from 1.
 
         Raises:
             ValueError: If no update is usable.
         """
-        del server_state, members, round
+        del before, round
         first = next(updates, None)
         if first is None:
             raise ValueError("no client delivered a usable update; the warnings above say why")
-        return phase.aggregator.aggregate(itertools.chain([first], updates)), state
+        return exchange.method.aggregator.aggregate(itertools.chain([first], updates)), state
 
     def may_repeat(self, phase: Method) -> bool:
         """True if the clients of an exchange may be asked again."""
