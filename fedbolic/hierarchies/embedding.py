@@ -20,6 +20,7 @@ from fedbolic.hierarchies.embedding_files import load_embedding, save_embedding
 from fedbolic.hierarchies.embedding_tables import write_csv, write_parquet
 from fedbolic.hierarchies.near_names import near_names
 from fedbolic.hierarchies.outward import outward, radii
+from fedbolic.hierarchies.scored_places import ScoredPlaces
 from fedbolic.manifolds import ManifoldPlaces, Places
 from fedbolic.search import HyperbolicIndex
 
@@ -197,7 +198,7 @@ class Embedding:
         """An index for many queries; it answers by the numbers of nodes.
 
         Raises:
-            ValueError: If the places are not in a hyperbolic space.
+            ValueError: If the places are not in a hyperbolic space, or scores are no distances.
 
         Example:
             >>> from fedbolic.manifolds import PolarPlaces
@@ -207,6 +208,8 @@ class Embedding:
             >>> [embedding.names[number] for number in numbers[0]]
             ['lion', 'tiger']
         """
+        if isinstance(self.places, ScoredPlaces):
+            raise ValueError(f"scores of {self.places.table} are no distances: use nearest")
         return HyperbolicIndex(self.places)
 
     def to_numpy(self, dtype: type[np.floating] = np.float64) -> np.ndarray:

@@ -387,6 +387,8 @@ def test_scores_with_biases_are_no_points():
     for ask in (found.to_numpy, found.places.to_lorentz, found.figure):
         with pytest.raises(ValueError, match="no distances of points"):
             ask()
+    with pytest.raises(ValueError, match="no distances: use nearest"):
+        found.index()
     with pytest.raises(TypeError, match="no direction outward"):
         found.place_under("plain")
     with pytest.raises(ValueError, match="has 3 coordinates a node"):
