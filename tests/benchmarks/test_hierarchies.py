@@ -1,178 +1,145 @@
-"""Rows of the benchmark train alike, learn and resume; training follows the written algorithm."""
+"""Exact rows against enumeration; step sizes, seeds and verdicts of the table of controls."""
 
 import math
+from dataclasses import replace
 
+import networkx as nx
 import pytest
 import torch
 
-from benchmarks import hierarchies
-from benchmarks.hierarchies import Problem, Trials
-from benchmarks.hierarchy_rows import ROWS, Setting, Training, initial, train
+from benchmarks import hierarchy_controls
+from benchmarks.hierarchies import FIGURES
+from benchmarks.hierarchy_controls import CELLS, LRS, SEEDS, TRAINED, Cell, Controls, Sampled
+from benchmarks.hierarchy_exact import EXACT, Walk
+from benchmarks.hierarchy_table import Contest, contests, table
+from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Results
-from benchmarks.table import spread
 from fedbolic.core.rng import Rng
-from fedbolic.data import balanced_tree
-from fedbolic.nn import rank_and_map
+from fedbolic.data import Hierarchy, balanced_tree, random_tree
 
-TREE = balanced_tree(2, 3)
-OURS = "ours, tangents, torch Adam; cooled"
-
-
-def transcribed(hierarchy, *, dim, seed, training, setting):
-    """Tangents, loss, schedule, Adam and restarts of the page, pair by pair."""
-    n, lr, steps, made = len(hierarchy), setting.lr, training.num_steps(hierarchy), 0
-    related = set(map(tuple, hierarchy.pairs.tolist()))
-    w = initial(n, dim, seed=seed, dtype=torch.float64).requires_grad_()
-    mean = square = torch.zeros_like(w)
-    order, draws = (Rng(seed).at(name).generator() for name in ("order", "negatives"))
-    for _ in range(training.epochs):
-        shuffled = hierarchy.pairs[torch.randperm(hierarchy.num_pairs, generator=order)]
-        for batch in shuffled.split(training.batch_size):
-            drawn = torch.randint(n, (len(batch), training.num_negatives), generator=draws)
-            x = torch.tanh(w.norm(dim=1, keepdim=True) / 2) * w / w.norm(dim=1, keepdim=True)
-            losses = []
-            for (u, v), row in zip(batch.tolist(), drawn.tolist(), strict=True):
-                negatives = [k for k in row if k != u and (u, k) not in related]
-                d = torch.stack([distance(x[u], x[k]) for k in (v, *negatives)])
-                losses.append(-torch.log_softmax(-d, 0)[0])
-            (gradient,) = torch.autograd.grad(torch.stack(losses).mean(), w)
-            if made % setting.restart == 0:
-                mean, square, since = torch.zeros_like(w), torch.zeros_like(w), 0
-            since += 1
-            mean = 0.9 * mean + 0.1 * gradient
-            square = 0.999 * square + 0.001 * gradient**2
-            left = (steps - made) / (0.3 * steps)
-            multiplier = 0.1 if made < 0.06 * steps else min(1, max(0.02, left))
-            root = (square / (1 - 0.999**since)).sqrt() + 1e-8
-            step = lr * multiplier * mean / (1 - 0.9**since) / root
-            w = (w - step).detach().requires_grad_()
-            made += 1
-    return torch.tanh(w.norm(dim=1, keepdim=True) / 2) * w / w.norm(dim=1, keepdim=True)
+TREE = random_tree(40, Rng(5))
+ALL = torch.arange(len(TREE))
 
 
-def distance(x, y):
-    """Length of the geodesic of the unit ball (Nickel and Kiela 2017, Eq. (1))."""
-    gaps = (1 - x.square().sum()) * (1 - y.square().sum())
-    return torch.acosh(1 + 2 * (x - y).square().sum() / gaps)
+def descendants(hierarchy):
+    graph = nx.DiGraph(hierarchy.pairs.tolist())
+    return {v: nx.ancestors(graph, v) | {v} for v in range(len(hierarchy))}
 
 
-def test_training_is_the_written_algorithm():
-    training, setting = Training(epochs=2, batch_size=9, num_negatives=4), Setting(0.2, 3)
-    trained = train(
-        OURS, TREE, setting=setting, dim=2, seed=1, dtype=torch.float64, training=training
-    )
-    expected = transcribed(TREE, dim=2, seed=1, training=training, setting=setting)
-    torch.testing.assert_close(trained.table.points().detach(), expected, rtol=1e-6, atol=1e-9)
+def test_intervals_nest_as_sets_of_descendants_do():
+    below, gaps = descendants(TREE), EXACT["nested intervals"](TREE)(ALL)
+    for u in below:
+        ranking = gaps[u].argsort(stable=True).tolist()
+        around = [v for v in below if u in below[v]]
+        assert ranking[: len(around)] == sorted(around, key=lambda v: len(below[v]))
+        others = [len(below[v]) for v in ranking[len(around) :]]
+        assert others == sorted(others, reverse=True)
 
 
-def ranked(points, dist):
-    return rank_and_map(
-        lambda rows: dist(points[rows].unsqueeze(1), points), TREE.pairs, num_nodes=len(TREE)
-    ).mean_average_precision
+def test_a_node_lies_in_the_sectors_of_its_ancestors_alone():
+    tree = balanced_tree(3, 3)  # without only children, who share a place
+    below = descendants(tree)
+    gaps = EXACT["flat, laid out"](tree)(torch.arange(len(tree)))
+    for u, v in ((u, v) for u in range(len(tree)) for v in range(len(tree)) if u != v):
+        if v not in below[u]:  # a node may lie in the direction of one of its descendants
+            assert (float(gaps[u, v]) < 1e-9) == (u in below[v])
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_every_row_learns_a_tree(row):
-    training = Training(epochs=25, batch_size=12, num_negatives=8)
-    setting = ROWS[row][1].tries[-2]
-    trained = train(row, TREE, setting=setting, dim=5, seed=0, dtype=torch.float64,
-                    training=training)  # fmt: skip
-    start = initial(len(TREE), 5, seed=0, dtype=torch.float64)
-    chance = ranked(start, lambda x, y: (x - y).norm(dim=-1))
-    assert trained.scores(TREE).mean_average_precision > chance + 0.25
-    assert trained.seconds > 0
+def test_sectors_are_shared_by_leaves():
+    edges = torch.tensor([[1, 0], [2, 0], [3, 1], [4, 1], [5, 1]])
+    walk = Walk.of(Hierarchy(tuple("abcdef"), edges))
+    widths = [width for _, width in walk.sectors()]
+    assert widths == pytest.approx([1, 3 / 4, 1 / 4, 1 / 4, 1 / 4, 1 / 4])
+    assert [middle for middle, _ in walk.sectors()][2:4] == pytest.approx([7 / 8, 1 / 8])
 
 
-def test_rows_of_a_seed_start_at_the_same_tangents():
-    training = Training(epochs=1, batch_size=TREE.num_pairs, num_negatives=4)
-    losses = [
-        train(row, TREE, setting=Setting(0.0), dim=3, seed=4, dtype=torch.float64,
-              training=training).loss
-        for row in ROWS
-    ]  # fmt: skip
-    # points near the origin are 2e-3 apart at most, so one negative in five has a fifth of the mass
-    assert losses == pytest.approx([losses[0]] * len(losses), abs=0.02)
+def test_popularity_and_join_count_pairs():
+    gaps = EXACT["popularity"](TREE)(ALL[:3])
+    assert (-gaps[1]).tolist() == [len(below) - 1 for below in descendants(TREE).values()]
+    joined = EXACT["join"](TREE)(ALL)
+    assert {tuple(pair) for pair in (joined == 0).nonzero().tolist()} == {
+        tuple(pair) for pair in TREE.pairs.tolist()
+    }
 
 
-def test_diverged_training_is_scored_as_nan():
-    training = Training(epochs=3, batch_size=12, num_negatives=4)
-    setting = Setting(math.inf)
-    trained = train("Euclidean, torch Adam", TREE, setting=setting, dim=2, seed=0,
-                    training=training)  # fmt: skip
-    scores = trained.scores(TREE)
-    assert math.isnan(scores.mean_rank)
-    assert math.isnan(scores.mean_average_precision)
-
-
-def test_every_row_has_as_many_tries():
-    assert {len(set(recipe.tries)) for _, recipe in ROWS.values()} == {4}
+def test_scores_of_inferred_pairs_leave_out_what_is_held():
+    held = torch.arange(TREE.num_pairs) % 3 > 0
+    sampled = Sampled(TREE)
+    rank = torch.where(TREE.contains(ALL[:, None], ALL), 0.0, 1.0)
+    found = sampled.scores(lambda nodes: rank[nodes], "held out", held)
+    assert found == {"inferred": 1.0, "rank": 1.0}
+    whole = sampled.scores(lambda nodes: rank[nodes], "closure", held)
+    assert whole["MAP"] == whole["rank"] == 1.0
+    assert whole["direct"] < 1  # ancestors beyond the parents are wrong there
 
 
 @pytest.fixture
-def results(tmp_path):
-    """Results of a small tree, trained for a moment."""
-    training = Training(epochs=1, batch_size=20, num_negatives=2)
-
-    def opened():
-        return Trials(Results(tmp_path / "a.csv", quiet=True), {"tree": TREE}, training)
-
-    return opened
+def controls(tmp_path, monkeypatch):
+    monkeypatch.setitem(TREES, "mammals", lambda root: TREE)
+    return Controls(Results(tmp_path / "a.csv", quiet=True))
 
 
-PROBLEM = Problem("tree", 2, seeds=2, rows=("Euclidean, torch Adam", OURS))
+def test_a_trained_row_has_all_figures_and_as_many_numbers(controls, monkeypatch):
+    shapes = {}
+    kind = hierarchy_controls.Unscored
+
+    def short(**settings):
+        made = kind(**{**settings, "rounds": 1, "steps": 1})
+        shapes[made.bias, made.score, made.c] = made.dim + (made.bias != "none")
+        return made
+
+    monkeypatch.setattr(hierarchy_controls, "Unscored", short)
+    for row in TRAINED:
+        found = controls.trained(Cell("mammals", clients=3), row, 0.1, 0)
+        assert {"MAP", "rank", "direct", "distance", "common"} <= found.keys()
+        assert all(map(math.isfinite, found.values()))
+    assert set(shapes.values()) == {5}
+    assert len(shapes) == len(TRAINED)
+    for task, clients in (("strict", 3), ("held out", 1)):
+        cell = Cell("mammals", clients=clients, task=task)
+        assert controls.trained(cell, "hyperbolic", 0.1, 0).keys() == {"inferred", "rank"}
 
 
-def test_settings_are_chosen_on_a_seed_that_is_not_reported(results, monkeypatch):
+def test_step_sizes_are_chosen_on_a_seed_that_is_not_reported(controls, monkeypatch):
     asked = []
 
-    def run(self, problem, row, setting, seed):
-        asked.append((row, setting, seed))
-        score = 0.5 if setting.lr == 0.03 else math.nan
-        return {"mean rank": 1.0, "MAP": score, "CPU seconds": 2.0}
+    def trained(self, cell, row, lr, seed):
+        asked.append((cell, row, lr, seed))
+        return {"MAP": math.nan if lr == 0.03 else 1 - lr, "inferred": lr}
 
-    monkeypatch.setattr(Trials, "run", run)
-    found = hierarchies.report(results(), PROBLEM)
-    reported = [(s, seed) for _, s, seed in asked if seed != hierarchies.CHOOSING]
-    for row in PROBLEM.rows:
-        tried = [s for of, s, seed in asked if of == row and seed == hierarchies.CHOOSING]
-        assert tried == list(ROWS[row][1].tries)
-        assert len(found[row]) == 2
-    assert {setting.lr for setting, _ in reported} == {0.03}
-    assert {seed for _, seed in reported} == {0, 1}
-
-
-def test_an_interrupted_run_resumes_without_training_again(results, monkeypatch, capsys):
-    hierarchies.report(results(), PROBLEM)
-    first = capsys.readouterr().out
-    file = results().results.file
-    lines = file.read_text().splitlines()
-    assert len(lines) == len(PROBLEM.rows) * (4 + 2) * 4
-    file.write_text("\n".join(lines[: -3 * 4]) + "\n")
-    done, run = [], Trials.run
-    monkeypatch.setattr(Trials, "run", lambda self, *of: (done.append(of), run(self, *of))[1])
-    hierarchies.report(results(), PROBLEM)
-    assert len(done) == 3
-    again = capsys.readouterr().out
-    cut = [line.rsplit("|", 2)[0] for text in (first, again) for line in text.splitlines()]
-    assert cut[: len(cut) // 2] == cut[len(cut) // 2 :]  # all but the CPU seconds
+    monkeypatch.setattr(Controls, "trained", trained)
+    cell = Cell("mammals", clients=20, numbers=10)
+    controls.run([cell])
+    for row in set(cell.rows) & TRAINED.keys():
+        tried = [(of, lr) for of, at, lr, seed in asked if at == row and seed == 100]
+        assert tried == [(Cell("mammals"), lr) for lr in LRS]
+        reported = [(of, lr, seed) for of, at, lr, seed in asked if at == row and seed != 100]
+        assert reported == [(cell, 0.1, seed) for seed in range(SEEDS)]
+    done = len(asked)
+    controls.run([cell])
+    assert len(asked) == done
 
 
-def test_spreads_leave_out_and_count_diverged_runs():
-    assert spread([1.0, 2.0, 3.0], 2) == "2.00 ± 1.00"
-    assert spread([1.0, math.nan, 3.0], 1) == "2.0 ± 1.4 (1 of 3 NaN)"
-    assert spread([math.nan], 1) == "NaN"
+def contest(**values):
+    return Contest(CELLS[0], "MAP", {name.replace("_", " "): v for name, v in values.items()})
 
 
-def scored(precision, rank=1.2, seconds=4.0):
-    return [{"mean rank": rank, "MAP": precision, "CPU seconds": seconds}] * 2
+def test_a_side_is_ahead_by_two_standard_errors():
+    flat, exact = [0.80, 0.82, 0.81], {"flat, laid out": [0.84]}
+    ahead = contest(hyperbolic=[0.90, 0.92, 0.91], flat=flat)
+    assert ahead.verdict(["flat"]) == "**curved**"
+    assert contest(hyperbolic=[0.81, 0.85, 0.80], flat=flat).verdict(["flat"]) == "neither"
+    # the best of the others counts, and one without seeds has no error
+    both = replace(ahead, values={**ahead.values, **exact, "flat + b_v": [0.99, 0.98, 0.99]})
+    assert both.verdict([*EXACT, "flat", "flat + b_v"]) == "flat + b_v"
+    assert contest(flat=flat).verdict(["flat"]) == ""
+    # of distances the smaller error is better
+    swapped = replace(ahead, measure="distance")
+    assert swapped.verdict(["flat"]) == "flat"
 
 
-def test_goals_are_judged_by_the_means():
-    met = hierarchies.goals(Problem("mammals", 5), {OURS: scored(0.96)})
-    assert [goal.verdict for goal in met] == ["met"] * 3
-    missed = hierarchies.goals(Problem("mammals", 5), {OURS: scored(0.94, 1.6, 11.0)})
-    assert [goal.verdict for goal in missed] == ["not met"] * 3
-    peers = {"geoopt, ball": scored(0.2), "geoopt, ball; cooled": scored(0.3)}
-    (twice,) = hierarchies.goals(Problem("mammals", 2), {OURS: scored(0.6), **peers})
-    assert (twice.figure, twice.verdict) == (pytest.approx(2.0), "met")  # over the better one
-    assert hierarchies.goals(Problem("tree", 5), {OURS: scored(0.6)}) == []
+def test_the_figures_of_the_page_are_those_of_the_file():
+    known = Results(FIGURES, quiet=True).known
+    shown = table(contests(known))
+    page = (FIGURES.parent / "hierarchies.md").read_text("utf-8")
+    assert shown in page

@@ -24,6 +24,7 @@ from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure import SecureSum
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.nn import NegativeSampler
+from tests.conformance.hierarchies import gap, local_training
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, assert_same, train
 
@@ -48,47 +49,14 @@ def sent_down(method, data, *, round=1):
     return {"parameters": {"weight": table}, "round": round}
 
 
-def distance(a, b, c):
-    """Distance of the exponentials of two tangents at the origin, by the law of cosines."""
-    if c == 0:
-        return (a - b).norm(dim=-1)
-    a, b = a * c**0.5, b * c**0.5
-    r, s = a.norm(dim=-1), b.norm(dim=-1)
-    cosine = (a * b).sum(-1) / (r * s)
-    return torch.acosh(r.cosh() * s.cosh() - r.sinh() * s.sinh() * cosine) / c**0.5
-
-
-def one_by_one(method, client, table, *, lr):
-    """A client's round as its docstring has it, pair by pair, with torch's Adam."""
-    w = table.clone().requires_grad_()
-    adam = torch.optim.Adam([w], lr=lr)
-    pairs = client.train.all()["x"]
-    held = {tuple(pair) for pair in pairs.tolist()}
-    known = torch.zeros(len(table), 1)
-    known[pairs.flatten()] = 1
-    plan = method.plan(method.model(client.meta), client, RNG)
-    for step, length in enumerate(plan.lengths.tolist()):
-        losses = []
-        for place in range(length):
-            u, v = pairs[plan.positions[step, place]].tolist()
-            drawn = plan.draws["negatives"][step, place].tolist()
-            negatives = [j for j in drawn if j != u and (u, j) not in held]
-            d = torch.stack([distance(w[u], w[j], method.c) for j in (v, *negatives)])
-            losses.append(-torch.log(torch.exp(-d)[0] / torch.exp(-d).sum()))
-        adam.zero_grad()
-        torch.stack(losses).mean().backward()
-        w.grad *= known
-        adam.step()
-    return w.detach(), pairs
-
-
 @pytest.mark.parametrize("curvature", [0.0, 0.5, 2.0])
 def test_a_round_of_a_client_is_that_of_its_definition(data, curvature):
     method = dataclasses.replace(METHOD, c=curvature)
     message, client = sent_down(method, data), data.clients[1]
     table = message["parameters"]["weight"]
     update, _ = method.local_update(message, client, {}, RNG)
-    expected, pairs = one_by_one(method, client, table, lr=method.lr)
+    expected = local_training(method, client, table, RNG, lr=method.lr)
+    pairs = client.train.all()["x"]
     rows = sorted(set(pairs.flatten().tolist()))
     assert update.payload["rows"].tolist() == rows
     assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
@@ -122,7 +90,7 @@ def test_the_step_size_follows_the_schedule(data):
         message, client = sent_down(method, data, round=round), data.clients[0]
         table = message["parameters"]["weight"]
         update, _ = method.local_update(message, client, {}, RNG)
-        expected, _ = one_by_one(method, client, table, lr=method.lr * multiplier)
+        expected = local_training(method, client, table, RNG, lr=method.lr * multiplier)
         rows = update.payload["rows"].long()
         assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
 
@@ -245,7 +213,7 @@ def test_predictions_are_minus_distances(data):
     logits = METHOD.predict(METHOD.model(data.meta), message, batch, {})
     for row, u in zip(logits, (3, 5), strict=True):
         others = [v for v in range(len(table)) if v != u]
-        expected = torch.stack([distance(table[u], table[v], 1.0) for v in others])
+        expected = torch.stack([gap(METHOD, table[u], table[v]) for v in others])
         assert_near(-row[others], expected, 1e-9)
 
 

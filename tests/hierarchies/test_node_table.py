@@ -1,7 +1,6 @@
 """Scores with a bias a node, and products, against loops over single numbers."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
@@ -14,9 +13,10 @@ from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure import SecureSum
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.node_table import NodeTable
+from tests.conformance.hierarchies import gap, local_training
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, train
-from tests.hierarchies.test_method import one_by_one, sent_down
+from tests.hierarchies.test_method import sent_down
 
 RNG = Rng(3)
 METHOD = HierarchyEmbedding(dim=2, rounds=2, local=LocalTraining(epochs=2, batch_size=8))
@@ -43,23 +43,6 @@ def message_of(method, data):
     return sent_down(dataclasses.replace(method, dim=numbers, bias="none"), data)
 
 
-def gap(method, u, v):
-    """Minus the score of a pair, number by number; rows are lists of tensors without a shape."""
-    n = method.dim
-    if method.score == "dot":
-        found = -sum(a * b for a, b in zip(u[:n], v[:n], strict=True))
-    elif not method.c:
-        found = sum((a - b) ** 2 for a, b in zip(u[:n], v[:n], strict=True)).sqrt()
-    else:
-        root = math.sqrt(method.c)
-        r, s = (root * sum(a * a for a in x[:n]).sqrt() for x in (u, v))
-        cosine = method.c * sum(a * b for a, b in zip(u[:n], v[:n], strict=True)) / (r * s)
-        found = torch.acosh(r.cosh() * s.cosh() - r.sinh() * s.sinh() * cosine) / root
-    if method.bias != "none":
-        found = found - v[n]
-    return found - u[n] if method.bias == "both" else found
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_those_of_a_loop(kind, data):
     method = of_kind(kind)
@@ -71,14 +54,13 @@ def test_scores_are_those_of_a_loop(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_round_of_a_client_is_that_of_a_loop(kind, data, monkeypatch):
+def test_a_round_of_a_client_is_that_of_a_loop(kind, data):
     method = of_kind(kind)
     message, client = message_of(method, data), data.clients[1]
     table = message["parameters"]["weight"]
-    monkeypatch.setattr("tests.hierarchies.test_method.distance", lambda u, v, c: gap(method, u, v))
-    expected, pairs = one_by_one(method, client, table, lr=method.lr)
+    expected = local_training(method, client, table, RNG, lr=method.lr)
     update, _ = method.local_update(message, client, {}, RNG)
-    rows = pairs.unique()
+    rows = client.train.all()["x"].unique()
     assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
     moved = update.payload["values"].abs().amax(0)
     assert (moved > 1e-3).all()  # the bias is trained with the coordinates

@@ -1,0 +1,351 @@
+"""Cells of the table of hierarchies: trees, clients and numbers a node, with flat controls.
+
+Every trained row tries the same step sizes on a seed that is not reported.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from benchmarks.hierarchy_exact import EXACT
+from benchmarks.hierarchy_trees import TREES
+from benchmarks.results import Figures, Results
+from fedbolic.core.rng import Rng
+from fedbolic.data import (
+    FederatedData,
+    Hierarchy,
+    HierarchyPartition,
+    PartitionedHierarchy,
+    Subtrees,
+    SubtreesAndAuthority,
+)
+from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
+from fedbolic.federated import Batched, LocalTraining, Trainer
+from fedbolic.hierarchies import HierarchyEmbedding
+from fedbolic.hierarchies.direct_pairs import direct_pairs
+from fedbolic.hierarchies.node_table import TABLE
+from fedbolic.hierarchies.tree_scores import (
+    common_ancestor_score,
+    distance_error,
+    lowest_common_ancestors,
+    tree_distances,
+)
+from fedbolic.nn.loss.ranking import RowDistances, rank_and_map
+
+CHOOSING, SEEDS = 100, 5
+"""The seed that chooses step sizes, and the number of those that are reported, from 0."""
+
+LRS = 0.03, 0.1, 0.3, 1.0
+MOST_NODES, MOST_PAIRS = 1000, 1000
+"""Nodes whose ancestors are ranked, and pairs whose common ancestor is, drawn once."""
+
+CURVED: dict[str, dict[str, Any]] = {"hyperbolic": {}, "hyperbolic + b_v": {"bias": "ancestor"}}
+FLAT: dict[str, dict[str, Any]] = {
+    "flat": {"c": 0.0},
+    "flat + b_v": {"c": 0.0, "bias": "ancestor"},
+    "dot + b_v": {"c": 0.0, "bias": "ancestor", "score": "dot"},
+}
+TRAINED = CURVED | FLAT
+"""Settings of the method."""
+
+Task = Literal["closure", "held out", "strict"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A tree, its clients, and the numbers that a node has.
+
+    Args:
+        tree: Name of the tree.
+        clients: Number of clients with branches; 1 for pooled training. In a strict task an
+            authority comes to them.
+        numbers: Numbers a node.
+        task: ``closure``: all pairs train; ``held out``: a tenth of the pairs does not; ``strict``:
+            pairs across the heads of branches are nobody's.
+    """
+
+    tree: str
+    clients: int = 10
+    numbers: int = 5
+    task: Task = "closure"
+
+    @property
+    def base(self) -> "Cell":
+        """The cell in which step sizes are chosen."""
+        return replace(self, clients=1 if self.clients == 1 else 10, numbers=5)
+
+    @property
+    def measure(self) -> str:
+        """The figure by which they are chosen."""
+        return "MAP" if self.task == "closure" else "inferred"
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Its rows, in the order of the table."""
+        exact = ("popularity", "nested intervals", "flat, laid out")
+        joined = ("join",) if self.task != "closure" else ()
+        plain, more = (("flat",), ("hyperbolic + b_v",)) if self == CELLS[0] else ((), ())
+        return *exact, *joined, *plain, "flat + b_v", "dot + b_v", "hyperbolic", *more
+
+    @property
+    def title(self) -> str:
+        """The cell in words."""
+        held = "pooled" if self.clients == 1 else f"{self.clients} clients"
+        task = "" if self.task == "closure" else f", {self.task}"
+        return f"{self.tree}, {held}, {self.numbers} numbers{task}"
+
+    def key(self, row: str, *rest: object) -> tuple[str, ...]:
+        """Key of its figures.
+
+        Args:
+            row: The row.
+            rest: Step size and seed.
+        """
+        of = self.task, self.tree, self.clients, self.numbers, row, *rest
+        return tuple(map(str, of))
+
+
+@dataclass(frozen=True)
+class Unscored(HierarchyEmbedding):
+    """The method without scores of its own."""
+
+    @override
+    def evaluate(self, *_: object) -> dict[str, float]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Given(HierarchySet):
+    """A hierarchy that was read before."""
+
+    hierarchy: Hierarchy
+
+    @override
+    def read(self, root: Path | None, *, download: bool) -> Hierarchy:
+        return self.hierarchy
+
+
+@dataclass(frozen=True)
+class HeldOut(HierarchyPartition):
+    """One client with nine tenths of the pairs, drawn at random; nobody has the others."""
+
+    num_clients: int = 1
+
+    @override
+    def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
+        order = torch.randperm(hierarchy.num_pairs, generator=rng.generator())
+        return [order[: hierarchy.num_pairs * 9 // 10].sort().values]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """A tree, and the nodes and pairs on which rows are scored."""
+
+    whole: Hierarchy
+
+    @functools.cached_property
+    def direct(self) -> Tensor:
+        """Direct pairs."""
+        return direct_pairs(self.whole)
+
+    @functools.cached_property
+    def nodes(self) -> Tensor:
+        """Nodes whose ancestors are ranked."""
+        below = self.whole.pairs[:, 0].unique()
+        order = torch.randperm(len(below), generator=Rng(0).at("nodes").generator())
+        return below[order[:MOST_NODES]].sort().values
+
+    def of_sample(self, pairs: Tensor) -> Tensor:
+        """Those of some pairs that begin at a sampled node."""
+        return pairs[torch.isin(pairs[:, 0], self.nodes)]
+
+    @functools.cached_property
+    def steps(self) -> Tensor:
+        """Distances in the tree from the first 200 sampled nodes."""
+        return tree_distances(self.whole, self.direct, self.nodes[:200])
+
+    @functools.cached_property
+    def cousins(self) -> tuple[Tensor, Tensor]:
+        """Unrelated pairs with a common ancestor, and the lowest."""
+        generator = Rng(0).at("cousins").generator()
+        pairs = torch.randint(len(self.whole), (20 * MOST_PAIRS, 2), generator=generator)
+        pairs = pairs[~self.whole.related(*pairs.T)]
+        lowest = lowest_common_ancestors(self.whole, pairs)
+        found = (lowest >= 0).nonzero().flatten()[:MOST_PAIRS]
+        return pairs[found], lowest[found]
+
+    def distance_error(self, gaps: RowDistances) -> float:
+        """Error of the distances of the tree from the first 200 sampled nodes.
+
+        Args:
+            gaps: Distances, or minus the scores of a row.
+        """
+        return distance_error(gaps(self.nodes[:200]), self.steps)
+
+    def scores(self, gaps: RowDistances, task: Task, held: Tensor) -> Figures:
+        """All figures of a row.
+
+        Args:
+            gaps: Minus its scores.
+            task: The task.
+            held: True for the pairs that somebody holds.
+        """
+        pairs, num_nodes = self.whole.pairs, len(self.whole)
+        if task != "closure":
+            known, asked = (self.of_sample(pairs[part]) for part in (held, ~held))
+            inferred = rank_and_map(gaps, asked, num_nodes=num_nodes, known=known)
+            return {"inferred": inferred.mean_average_precision, "rank": inferred.mean_rank}
+        ranked = rank_and_map(gaps, self.of_sample(pairs), num_nodes=num_nodes)
+        direct = rank_and_map(gaps, self.of_sample(self.direct), num_nodes=num_nodes)
+        return {
+            "MAP": ranked.mean_average_precision,
+            "rank": ranked.mean_rank,
+            "direct": direct.mean_average_precision,
+            "distance": self.distance_error(gaps),
+            "common": common_ancestor_score(gaps, *self.cousins),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Controls:
+    """Figures of all cells, which are measured unless the file has them."""
+
+    results: Results
+    root: Path | None = None
+
+    @functools.cache  # noqa: B019  (one object a run)
+    def tree(self, name: str) -> Sampled:
+        """A tree, read once.
+
+        Args:
+            name: Its name.
+        """
+        return Sampled(TREES[name](self.root))
+
+    def data(self, cell: Cell, seed: int) -> FederatedData:
+        """The federation of a cell.
+
+        Args:
+            cell: The cell.
+            seed: Seed of the pairs that are held out.
+        """
+        partition = {
+            "closure": Subtrees(cell.clients),
+            "held out": HeldOut(),
+            "strict": SubtreesAndAuthority(cell.clients + 1),
+        }[cell.task]
+        given = Given(self.tree(cell.tree).whole)
+        return PartitionedHierarchy(given, partition).load(Rng(seed))
+
+    def exact(self, cell: Cell, row: str, seed: int) -> Figures:
+        """Figures of a row without training, from all pairs that somebody holds and what follows.
+
+        Args:
+            cell: The cell.
+            row: The row.
+            seed: The seed.
+        """
+        tree, test = self.tree(cell.tree), self.data(cell, seed).holdout.test
+        known = Hierarchy(tree.whole.names, tree.whole.pairs[test.held]).closure()
+        return tree.scores(EXACT[row](known), cell.task, test.held)
+
+    def trained(self, cell: Cell, row: str, lr: float, seed: int) -> Figures:
+        """Figures of a trained row; NaN if training diverged.
+
+        Args:
+            cell: The cell.
+            row: The row.
+            lr: Step size.
+            seed: The seed.
+        """
+        settings = TRAINED[row]
+        pooled = cell.clients == 1
+        method = Unscored(
+            **settings,
+            dim=cell.numbers - ("bias" in settings),
+            lr=lr,
+            steps=40 if pooled else 20,
+            local=LocalTraining(batch_size=256 if pooled else 64),
+        )
+        data = self.data(cell, seed)
+        *_, (state, _) = Trainer(Batched()).run(method, data, Rng(seed))
+        embedded = method.table.embed(state.server_state["parameters"][TABLE])
+        if not bool(embedded.isfinite().all()):
+            names = ("MAP", "rank", "direct", "distance", "common", "inferred")
+            return dict.fromkeys(names, math.nan)
+
+        def gaps(nodes: Tensor) -> Tensor:
+            return method.table.gaps(embedded, nodes)
+
+        tree = self.tree(cell.tree)
+        found = tree.scores(gaps, cell.task, data.holdout.test.held)
+        if row == "flat + b_v" and cell.task == "closure":
+            both = replace(method.table, bias="both")
+            found["distance, b_u + b_v"] = tree.distance_error(
+                lambda nodes: both.gaps(embedded, nodes)
+            )
+        return found
+
+    def chosen(self, cell: Cell, row: str) -> float:
+        """The step size with the best figure of the seed that is not reported.
+
+        Args:
+            cell: The cell.
+            row: The row.
+        """
+
+        def tried(lr: float) -> float:
+            key = cell.base.key(row, lr, CHOOSING)
+            found = self.results.add(key, self.trained, cell.base, row, lr, CHOOSING)
+            return -math.inf if math.isnan(found[cell.measure]) else found[cell.measure]
+
+        return max(LRS, key=tried)
+
+    def measure(self, cell: Cell, row: str, seed: int) -> Figures:
+        """Figures of a row of any kind for a seed.
+
+        Args:
+            cell: The cell.
+            row: The row.
+            seed: The seed.
+        """
+        if row in EXACT:
+            return self.results.add(cell.key(row, "", seed), self.exact, cell, row, seed)
+        lr = self.chosen(cell, row)
+        return self.results.add(cell.key(row, lr, seed), self.trained, cell, row, lr, seed)
+
+    def run(self, cells: Iterable[Cell]) -> None:
+        """Measure all rows of some cells.
+
+        Args:
+            cells: The cells, in their order.
+        """
+        for cell in cells:
+            for row, seed in itertools.product(cell.rows, range(SEEDS)):
+                if row in TRAINED or cell.task == "held out" or not seed:  # others have no chance
+                    self.measure(cell, row, seed)
+
+
+CELLS = (
+    *(Cell(tree) for tree in ("mammals", "ICD-10", "Python", "Google")),
+    Cell("mammals", clients=1, task="held out"),
+    Cell("mammals", task="strict"),
+    Cell("mammals", numbers=2),
+    Cell("mammals", clients=1),
+    Cell("ICD-10", clients=1),
+    Cell("Google", clients=1),
+    Cell("mammals", numbers=10),
+    Cell("mammals", clients=20),
+    Cell("mammals", clients=5),
+    Cell("Python", clients=1),
+    Cell("ICD-10", clients=1, task="held out"),
+)
+"""All cells, the most telling first."""

@@ -1,0 +1,130 @@
+"""The table of hierarchies, made from the file of its figures, with who is ahead."""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.hierarchy_controls import CELLS, CHOOSING, CURVED, FLAT, Cell
+from benchmarks.hierarchy_exact import EXACT
+from benchmarks.results import Figures, Key
+from benchmarks.table import head, line
+
+MEASURES = {
+    "MAP": "ancestors, MAP",
+    "direct": "direct parents, MAP",
+    "common": "lowest common ancestor, MRR",
+    "distance": "tree distances, error",
+    "inferred": "pairs nobody holds, MAP",
+}
+"""Words for the measures, all of them in %."""
+
+ROWS = (*EXACT, *FLAT, "flat + b_u + b_v", *CURVED)
+AHEAD = 2.0
+"""Standard errors by which a row must be ahead."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A measure of a cell: the figures of every row, one for each seed.
+
+    Args:
+        cell: The cell.
+        measure: The measure.
+        values: Figures of the rows that were measured.
+    """
+
+    cell: Cell
+    measure: str
+    values: Mapping[str, Sequence[float]]
+
+    def best(self, rows: Sequence[str]) -> str | None:
+        """The row with the best mean; ``None`` if none was measured.
+
+        Args:
+            rows: Rows to choose from.
+        """
+        sign = -1 if self.measure == "distance" else 1
+        known = [row for row in rows if row in self.values]
+        return max(known, key=lambda row: sign * statistics.fmean(self.values[row]), default=None)
+
+    def lead(self, rows: Sequence[str]) -> float:
+        """Lead of the best curved row over the best of others, in standard errors of both means.
+
+        Args:
+            rows: The others.
+        """
+        curved, flat = self.best([*CURVED]), self.best(rows)
+        if curved is None or flat is None:
+            return math.nan
+        ours, others = self.values[curved], self.values[flat]
+        gap = statistics.fmean(ours) - statistics.fmean(others)
+        gap = -gap if self.measure == "distance" else gap
+        error = math.hypot(_error(ours), _error(others))
+        return gap / error if error else math.copysign(math.inf, gap)
+
+    def verdict(self, rows: Sequence[str]) -> str:
+        """The side that is two standard errors ahead.
+
+        Args:
+            rows: The rows against which the curved ones stand.
+        """
+        lead = self.lead(rows)
+        if math.isnan(lead) or abs(lead) < AHEAD:
+            return "neither" if not math.isnan(lead) else ""
+        return "**curved**" if lead > 0 else f"{self.best(rows)}"
+
+
+def _error(values: Sequence[float]) -> float:
+    """Standard error of the mean; none for a row that depends on no seed."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def contests(known: Mapping[Key, Figures]) -> list[Contest]:
+    """All measures of all cells of a file.
+
+    Args:
+        known: Figures by key, as :class:`benchmarks.results.Results` reads them.
+    """
+    found: dict[tuple[Key, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (*of, row, _, seed), figures in known.items():
+        if seed == str(CHOOSING):
+            continue
+        for name, value in figures.items():
+            found[tuple(of), name][row].append(value)
+            if row == "flat + b_v":  # the same table: the descendant's bias changes no ranking
+                of_both = "distance, b_u + b_v" if name == "distance" else name
+                if of_both in figures:
+                    found[tuple(of), name]["flat + b_u + b_v"].append(figures[of_both])
+    return [
+        Contest(cell, measure, dict(found[cell.key("")[:4], measure]))
+        for cell in CELLS
+        for measure in MEASURES
+        if any(row in CURVED for row in found.get((cell.key("")[:4], measure), ()))
+    ]
+
+
+def table(found: Sequence[Contest]) -> str:
+    """Lines of a Markdown table.
+
+    Args:
+        found: The contests to show.
+    """
+    rows = [row for row in ROWS if any(row in each.values for each in found)]
+    lines = [head("", "", *rows, "ahead", "ahead of trained rows")]
+    for each in found:
+        cells = [_cell(each.values.get(row, ())) for row in rows]
+        verdicts = each.verdict([*EXACT, *FLAT, "flat + b_u + b_v"]), each.verdict(TRAINED_FLAT)
+        lines.append(line(each.cell.title, MEASURES[each.measure], *cells, *verdicts))
+    return "\n".join(lines)
+
+
+TRAINED_FLAT = (*FLAT, "flat + b_u + b_v")
+
+
+def _cell(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    mean = f"{100 * statistics.fmean(values):.1f}"
+    return f"{mean} ± {100 * _error(values):.1f}" if len(values) > 1 else mean

