@@ -19,7 +19,9 @@ from benchmarks.hierarchy_exact import EXACT
 from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.data import (
+    Client,
     FederatedData,
     Hierarchy,
     HierarchyPartition,
@@ -32,6 +34,7 @@ from fedbolic.federated import Batched, LocalTraining, Trainer
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.direct_pairs import direct_pairs
 from fedbolic.hierarchies.node_table import TABLE
+from fedbolic.hierarchies.scores import pairs_of
 from fedbolic.hierarchies.tree_scores import (
     common_ancestor_score,
     distance_error,
@@ -118,7 +121,9 @@ class Unscored(HierarchyEmbedding):
     """The method without scores of its own."""
 
     @override
-    def evaluate(self, *_: object) -> dict[str, float]:
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
         return {}
 
 
@@ -164,7 +169,7 @@ class Sampled:
         return below[order[:MOST_NODES]].sort().values
 
     def of_sample(self, pairs: Tensor) -> Tensor:
-        """Those of some pairs that begin at a sampled node."""
+        """Some pairs without the ones that begin at other nodes than the sampled."""
         return pairs[torch.isin(pairs[:, 0], self.nodes)]
 
     @functools.cached_property
@@ -230,8 +235,8 @@ class Controls:
         """
         return Sampled(TREES[name](self.root))
 
-    def data(self, cell: Cell, seed: int) -> FederatedData:
-        """The federation of a cell.
+    def data(self, cell: Cell, seed: int) -> tuple[FederatedData, Tensor]:
+        """The federation of a cell, and a mask of the pairs that somebody holds.
 
         Args:
             cell: The cell.
@@ -243,7 +248,11 @@ class Controls:
             "strict": SubtreesAndAuthority(cell.clients + 1),
         }[cell.task]
         given = Given(self.tree(cell.tree).whole)
-        return PartitionedHierarchy(given, partition).load(Rng(seed))
+        data = PartitionedHierarchy(given, partition).load(Rng(seed))
+        assert data.holdout is not None
+        held = pairs_of(data.holdout, "test").held
+        assert held is not None
+        return data, held
 
     def exact(self, cell: Cell, row: str, seed: int) -> Figures:
         """Figures of a row without training, from all pairs that somebody holds and what follows.
@@ -253,9 +262,9 @@ class Controls:
             row: The row.
             seed: The seed.
         """
-        tree, test = self.tree(cell.tree), self.data(cell, seed).holdout.test
-        known = Hierarchy(tree.whole.names, tree.whole.pairs[test.held]).closure()
-        return tree.scores(EXACT[row](known), cell.task, test.held)
+        tree, (_, held) = self.tree(cell.tree), self.data(cell, seed)
+        known = Hierarchy(tree.whole.names, tree.whole.pairs[held]).closure()
+        return tree.scores(EXACT[row](known), cell.task, held)
 
     def trained(self, cell: Cell, row: str, lr: float, seed: int) -> Figures:
         """Figures of a trained row; NaN if training diverged.
@@ -275,7 +284,7 @@ class Controls:
             steps=40 if pooled else 20,
             local=LocalTraining(batch_size=256 if pooled else 64),
         )
-        data = self.data(cell, seed)
+        data, held = self.data(cell, seed)
         *_, (state, _) = Trainer(Batched()).run(method, data, Rng(seed))
         embedded = method.table.embed(state.server_state["parameters"][TABLE])
         if not bool(embedded.isfinite().all()):
@@ -286,7 +295,7 @@ class Controls:
             return method.table.gaps(embedded, nodes)
 
         tree = self.tree(cell.tree)
-        found = tree.scores(gaps, cell.task, data.holdout.test.held)
+        found = tree.scores(gaps, cell.task, held)
         if row == "flat + b_v" and cell.task == "closure":
             both = replace(method.table, bias="both")
             found["distance, b_u + b_v"] = tree.distance_error(

@@ -20,7 +20,11 @@ MEASURES = {
 }
 """Words for the measures, all of them in %."""
 
-ROWS = (*EXACT, *FLAT, "flat + b_u + b_v", *CURVED)
+BOTH = "flat + b_u + b_v"
+"""The row of the same tables as ``flat + b_v``, with the bias of the descendant."""
+
+TRAINED_FLAT = (*FLAT, BOTH)
+ROWS = (*EXACT, "flat", "flat + b_v", BOTH, "dot + b_v", *CURVED)
 AHEAD = 2.0
 """Standard errors by which a row must be ahead."""
 
@@ -72,7 +76,7 @@ class Contest:
         """
         lead = self.lead(rows)
         if math.isnan(lead) or abs(lead) < AHEAD:
-            return "neither" if not math.isnan(lead) else ""
+            return "" if math.isnan(lead) else "neither"
         return "**curved**" if lead > 0 else f"{self.best(rows)}"
 
 
@@ -96,7 +100,7 @@ def contests(known: Mapping[Key, Figures]) -> list[Contest]:
             if row == "flat + b_v":  # the same table: the descendant's bias changes no ranking
                 of_both = "distance, b_u + b_v" if name == "distance" else name
                 if of_both in figures:
-                    found[tuple(of), name]["flat + b_u + b_v"].append(figures[of_both])
+                    found[tuple(of), name][BOTH].append(figures[of_both])
     return [
         Contest(cell, measure, dict(found[cell.key("")[:4], measure]))
         for cell in CELLS
@@ -115,12 +119,9 @@ def table(found: Sequence[Contest]) -> str:
     lines = [head("", "", *rows, "ahead", "ahead of trained rows")]
     for each in found:
         cells = [_cell(each.values.get(row, ())) for row in rows]
-        verdicts = each.verdict([*EXACT, *FLAT, "flat + b_u + b_v"]), each.verdict(TRAINED_FLAT)
+        verdicts = each.verdict([*EXACT, *TRAINED_FLAT]), each.verdict(TRAINED_FLAT)
         lines.append(line(each.cell.title, MEASURES[each.measure], *cells, *verdicts))
     return "\n".join(lines)
-
-
-TRAINED_FLAT = (*FLAT, "flat + b_u + b_v")
 
 
 def _cell(values: Sequence[float]) -> str:

@@ -8,11 +8,19 @@ import torch
 from fedbolic.data import BalancedTree, PartitionedHierarchy, Subtrees
 from fedbolic.federated import LocalTraining
 from fedbolic.hierarchies import HierarchyEmbedding
+from fedbolic.nn import NegativeSampler
 from tests.conformance.loop import End, Loop, initial
 from tests.federated.simple_method import RNG
 
 METHOD = HierarchyEmbedding(
-    dim=2, c=0.5, rounds=4, local=LocalTraining(2, 2), lr=0.2, max_weight=1, server_lr=0.8
+    dim=2,
+    c=0.5,
+    rounds=4,
+    local=LocalTraining(1, 2),
+    lr=0.2,
+    negatives=NegativeSampler(4),
+    max_weight=1,
+    server_lr=0.8,
 )
 
 
@@ -67,11 +75,11 @@ def run(method, data, cohorts):
         for i in cohort:
             client = data.clients[i]
             rng = RNG.at("round", t + 1, "exchange", 0, "client", i)
-            change = local_training(method, client, table, rng, lr=lr) - table
+            new = local_training(method, client, table, rng, lr=lr)
             nodes = client.train.all()["x"].flatten().tolist()
             for node in set(nodes):
                 weight = min(method.max_weight, nodes.count(node))
-                moved[node] += weight * change[node]
+                moved[node] += weight * (new[node] - table[node])
                 weights[node] += weight
         mean = torch.where(weights > 0, moved / weights, 0.0)
         table = table + method.server_lr * mean
