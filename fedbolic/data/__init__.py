@@ -32,6 +32,7 @@ from fedbolic.data.graphs.whole_graphs import WholeGraphs, pick_graphs, unite_gr
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet, read_hierarchy
 from fedbolic.data.hierarchies.hierarchy_partition import (
+    CommonLevels,
     HierarchyPartition,
     Pooled,
     RandomPairs,
@@ -72,6 +73,7 @@ __all__ = [
     "ClassRuns",
     "Client",
     "ClientSlices",
+    "CommonLevels",
     "Dataset",
     "Digits",
     "Dirichlet",

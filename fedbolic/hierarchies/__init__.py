@@ -7,5 +7,6 @@ import fedbolic.hierarchies.joint  # noqa: F401  # registers its joint forms
 from fedbolic.hierarchies.embedding import Embedding
 from fedbolic.hierarchies.method import HierarchyEmbedding
 from fedbolic.hierarchies.popularity import Popularity
+from fedbolic.hierarchies.slot_layout import SlotLayout
 
-__all__ = ["Embedding", "HierarchyEmbedding", "Popularity"]
+__all__ = ["Embedding", "HierarchyEmbedding", "Popularity", "SlotLayout"]

@@ -21,7 +21,7 @@ with extra("run", "fedbolic.remote"):
 DATA_NAME = re.compile(r"\w[\w-]{0,63}", re.ASCII)
 """Name that an owner gives to data."""
 
-UNITS: tuple[Unit, ...] = ("client", "example", "edge")
+UNITS: tuple[Unit, ...] = ("client", "example", "edge", "leaf")
 """Units of privacy, each with an account of its own."""
 
 

@@ -104,6 +104,24 @@ class Hierarchy:
         return torch.from_numpy(depths).to(self.pairs.device)
 
     @functools.cached_property
+    def primary_parents(self) -> Int64[Tensor, " n"]:
+        """The deepest ancestor of every node, the first of several; -1 for a root.
+
+        Direct edges and their closure have the same primary parents.
+
+        Example:
+            >>> diamond = torch.tensor([[0, 1], [0, 2], [1, 3], [2, 3]])
+            >>> Hierarchy(("a", "b", "c", "top"), diamond).primary_parents
+            tensor([ 1,  3,  3, -1])
+        """
+        u, v = self.pairs.cpu().numpy().T
+        depths = self.depths.cpu().numpy()
+        order = np.lexsort((-v, depths[v]))  # the last one that is written stays
+        parents = np.full(len(self), -1)
+        parents[u[order]] = v[order]
+        return torch.from_numpy(parents).to(self.pairs.device)
+
+    @functools.cached_property
     def offsets(self) -> Int64[Tensor, " starts"]:
         """Start of the list of every node in :attr:`ancestors`, and the end of the last list."""
         counts = torch.bincount(self.pairs[:, 0], minlength=len(self))

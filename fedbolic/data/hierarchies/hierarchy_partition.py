@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 from typing_extensions import override
 
@@ -17,14 +17,16 @@ from fedbolic.data.hierarchies.hierarchy_split import ABOVE, BELOW, HEAD
 
 
 class HierarchyPartition(ABC):
-    """Assignment of every pair of a hierarchy to at most one client."""
+    """Assignment of the pairs of a hierarchy to clients."""
 
     # an annotation, not a property: a dataclass would take the property for the field's default
     num_clients: int
 
     @abstractmethod
     def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Int64[Tensor, " pairs"]]:
-        """Positions of the pairs of every client, ascending; some pairs may be nobody's.
+        """Positions of the pairs of every client, ascending.
+
+        A pair may be nobody's, and common ones may be everybody's.
 
         Args:
             hierarchy: A transitively closed hierarchy.
@@ -38,6 +40,15 @@ class HierarchyPartition(ABC):
         """Tier of every node, which is public; ``None``, the default, if no pair is unknown.
 
         See :class:`~fedbolic.data.HierarchySplit`.
+
+        Args:
+            hierarchy: The hierarchy that is split.
+        """
+        del hierarchy
+        return None
+
+    def common(self, hierarchy: Hierarchy) -> Bool[Tensor, " n"] | None:
+        """True for the nodes that all clients know; ``None``, the default, if there are none.
 
         Args:
             hierarchy: The hierarchy that is split.
@@ -134,6 +145,61 @@ class SubtreesAndAuthority(HierarchyPartition):
         tiers = torch.where(heads < 0, ABOVE, torch.where(is_head, HEAD, BELOW))
         return tiers.to(hierarchy.pairs.device)
 
+    @override
+    def common(self, hierarchy: Hierarchy) -> Tensor:
+        return self.tiers(hierarchy) != BELOW
+
+
+@dataclass(frozen=True)
+class CommonLevels(HierarchyPartition):
+    """Upper levels that everybody knows, with the subtrees below them dealt at random.
+
+    Nodes of a depth below ``levels`` are common, and every client holds the pairs among them. Every
+    other node belongs to one client, which also has the nodes below it by their primary parents,
+    and holds the pairs of its nodes with all ancestors. Clients have equally many subtrees, up to
+    one.
+
+    Args:
+        num_clients: Number of clients, at least 1.
+        levels: Number of common levels, at least 1.
+
+    Example:
+        >>> from fedbolic.data.hierarchies.trees import balanced_tree
+        >>> [len(pairs) for pairs in CommonLevels(2).split(balanced_tree(2, 3), Rng(0))]
+        [18, 18]
+    """
+
+    num_clients: int = 10
+    levels: int = 2
+
+    def __post_init__(self) -> None:
+        at_least(1, num_clients=self.num_clients, levels=self.levels)
+
+    @override
+    def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
+        common = self.common(hierarchy).cpu()
+        parents, owners = hierarchy.primary_parents.tolist(), [-1] * len(hierarchy)
+        walk = [node for node in _walk(hierarchy) if not common[node]]
+        heads = [node for node in walk if common[parents[node]]]
+        if len(heads) < self.num_clients:
+            raise ValueError(
+                f"{self.num_clients} clients cannot share {len(heads)} subtrees below "
+                f"{self.levels} levels: use fewer clients or levels"
+            )
+        dealt = torch.randperm(len(heads), generator=rng.generator()).tolist()
+        client_of = {head: i % self.num_clients for head, i in zip(heads, dealt, strict=True)}
+        for node in walk:  # a parent comes before its children
+            owners[node] = client_of[node] if node in client_of else owners[parents[node]]
+        of_pair = torch.tensor(owners)[hierarchy.pairs[:, 0].cpu()].to(hierarchy.pairs.device)
+        return [
+            ((of_pair == client) | (of_pair < 0)).nonzero().flatten()
+            for client in range(self.num_clients)
+        ]
+
+    @override
+    def common(self, hierarchy: Hierarchy) -> Tensor:
+        return hierarchy.depths < self.levels
+
 
 @dataclass(frozen=True)
 class Pooled(HierarchyPartition):
@@ -148,11 +214,15 @@ class Pooled(HierarchyPartition):
 
     @override
     def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
-        return [torch.cat(self.partition.split(hierarchy, rng)).sort().values]
+        return [torch.cat(self.partition.split(hierarchy, rng)).unique()]
 
     @override
     def tiers(self, hierarchy: Hierarchy) -> Tensor | None:
         return self.partition.tiers(hierarchy)
+
+    @override
+    def common(self, hierarchy: Hierarchy) -> Tensor | None:
+        return self.partition.common(hierarchy)
 
 
 def _heads(hierarchy: Hierarchy, num_clients: int) -> Int64[Tensor, " n"]:
@@ -188,15 +258,10 @@ def _num_ancestors(hierarchy: Hierarchy) -> Int64[Tensor, " n"]:
 
 
 def _children(hierarchy: Hierarchy) -> dict[int, list[int]]:
-    """Children of every node, and the roots under -1, in a tree of all nodes.
-
-    The parent of a node is the deepest of its ancestors, the first of several.
-    """
+    """Children of every node, and the roots under -1, in the tree of the primary parents."""
     children: dict[int, list[int]] = {node: [] for node in range(-1, len(hierarchy))}
-    depths = hierarchy.depths.tolist()
-    lists = hierarchy.ancestors.cpu().split(_num_ancestors(hierarchy).tolist())
-    for node, above in enumerate(lists):
-        children[max(above.tolist(), key=lambda v: depths[v], default=-1)].append(node)
+    for node, parent in enumerate(hierarchy.primary_parents.tolist()):
+        children[parent].append(node)
     return children
 
 

@@ -15,6 +15,9 @@ from fedbolic.data.hierarchies.vocabulary import digest_of
 ABOVE, HEAD, BELOW = range(3)
 """Tiers of nodes: above all branches, head of a branch, below a head."""
 
+ROOT, PRIVATE = -1, -2
+"""In place of the common parent of a node: for a common root, and for a node that is not common."""
+
 
 @dataclass(frozen=True, eq=False)
 class HierarchySplit(Split):
@@ -26,14 +29,15 @@ class HierarchySplit(Split):
             is unknown, so such a pair is no negative example; ``None`` if all is known.
         held: True for the pairs that some client holds; ``None`` if all are.
         dtype: Floating-point type in which a model works on these pairs.
-        common: The pairs of the nodes that every client knows, such as the upper levels; ``None``
-            if clients agreed on none.
+        common: Primary parent of every node that all clients know, such as those of the upper
+            levels: a common node, or ``ROOT``; ``PRIVATE`` for all other nodes; ``None`` if no node
+            is common.
         digest: Digest of the names by which nodes are numbered; ``None`` for that of the names of
             the hierarchy.
 
     Raises:
-        ValueError: If there is not one tier for every node, ``held`` has another length than the
-            pairs, or ``common`` has other nodes.
+        ValueError: If there is not one tier or common parent for every node, or ``held`` has
+            another length than the pairs.
 
     Example:
         >>> cats = Hierarchy(("lion", "cat", "mammal"), torch.tensor([[0, 1], [1, 2]]))
@@ -45,22 +49,18 @@ class HierarchySplit(Split):
     tiers: Int64[Tensor, " n"] | None = None
     held: Bool[Tensor, " num_pairs"] | None = None
     dtype: torch.dtype = torch.float32
-    common: Hierarchy | None = None
+    common: Int64[Tensor, " n"] | None = None
     digest: str | None = None
 
     def __post_init__(self) -> None:
-        if self.tiers is not None and len(self.tiers) != len(self.hierarchy):
-            raise ValueError(
-                f"tiers must have one entry for each of {len(self.hierarchy)} nodes, got "
-                f"{len(self.tiers)}"
-            )
+        for name, of_nodes in (("tiers", self.tiers), ("common", self.common)):
+            if of_nodes is not None and len(of_nodes) != len(self.hierarchy):
+                raise ValueError(
+                    f"{name} must have one entry for each of {len(self.hierarchy)} nodes, got "
+                    f"{len(of_nodes)}"
+                )
         if self.held is not None and len(self.held) != len(self):
             raise ValueError(f"held must have {len(self)} entries, got {len(self.held)}")
-        if self.common is not None and len(self.common) != len(self.hierarchy):
-            raise ValueError(
-                f"common must have the {len(self.hierarchy)} nodes of the hierarchy, got "
-                f"{len(self.common)}"
-            )
 
     @override
     def __len__(self) -> int:
@@ -78,7 +78,8 @@ class HierarchySplit(Split):
     @property
     @override
     def numbering(self) -> str:
-        return digest_of(self.hierarchy.names) if self.digest is None else self.digest
+        names = digest_of(self.hierarchy.names) if self.digest is None else self.digest
+        return names if self.common is None else digest_of((names, str(self.common.tolist())))
 
     @functools.cached_property
     def node_counts(self) -> Int64[Tensor, " n"]:
@@ -100,7 +101,7 @@ class HierarchySplit(Split):
 
     @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "HierarchySplit":
-        tiers, held = (None if x is None else x.to(device) for x in (self.tiers, self.held))
-        common = None if self.common is None else self.common.to(device)
+        given = (self.tiers, self.held, self.common)
+        tiers, held, common = (None if x is None else x.to(device) for x in given)
         moved = self.hierarchy.to(device), tiers, held, dtype or self.dtype
         return HierarchySplit(*moved, common, self.digest)

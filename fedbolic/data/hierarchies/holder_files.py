@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core.rng import Rng
@@ -15,7 +17,7 @@ from fedbolic.data.contract.source import Source
 from fedbolic.data.files.published_files import find_given, search_path
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_files import read_hierarchy
-from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
+from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, HierarchySplit
 from fedbolic.data.hierarchies.named_pairs import ENDINGS, ONTOLOGIES, PairColumns
 from fedbolic.data.hierarchies.vocabulary import Vocabulary, read_key
 
@@ -77,7 +79,7 @@ class HolderFiles(Source):
         own = [self._read(path) for path in files]
         public = [self._read(path) for path in self._public()]
         number = self._numbering(dict(zip((*files, *self._public()), (*own, *public), strict=True)))
-        common = number(_closed(public, str(self.common))) if public else None
+        common = number.parents(_closed(public, str(self.common))) if public else None
         split = functools.partial(HierarchySplit, common=common, digest=number.nodes.digest)
         meta = Meta(num_classes=len(number.names), input_shape=(2,), num_clients=len(own))
         nothing = Hierarchy(number.names, torch.empty(0, 2, dtype=torch.int64))
@@ -163,6 +165,14 @@ class _Numbering:
         for name, number in zip(known, numbers, strict=True):
             names[number] = name  # where the entries are hashes
         return cls(nodes, tuple(names), dict(zip(known, numbers, strict=True)))
+
+    def parents(self, common: Hierarchy) -> Int64[Tensor, " n"]:
+        """Primary parents of the common nodes, as :class:`HierarchySplit` has them."""
+        found = torch.full((len(self.names),), PRIVATE)
+        numbers = torch.tensor([self.numbers[name] for name in common.names])
+        above = self(common).primary_parents  # by the agreed numbers, which decide between parents
+        found[numbers] = above[numbers]
+        return found
 
     def __call__(self, hierarchy: Hierarchy) -> Hierarchy:
         """The hierarchy with the agreed numbers, in the order of its pairs."""

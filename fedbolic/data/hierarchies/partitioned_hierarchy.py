@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from jaxtyping import Bool, Int64
 from torch import Tensor
 from typing_extensions import override
 
@@ -15,7 +16,7 @@ from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 from fedbolic.data.hierarchies.hierarchy_partition import HierarchyPartition, Subtrees
 from fedbolic.data.hierarchies.hierarchy_sets import BalancedTree
-from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
+from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, HierarchySplit
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,11 @@ class PartitionedHierarchy(Source):
         whole = self.hierarchy.read(self.root, download=self.download)
         parts = self.partition.split(whole, rng.at("partition"))
         tiers = self.partition.tiers(whole)
+        common = _common_parents(whole, self.partition.common(whole))
         meta = Meta(num_classes=len(whole), input_shape=(2,), num_clients=len(parts))
 
         def some(pairs: Tensor) -> HierarchySplit:
-            return HierarchySplit(Hierarchy(whole.names, pairs), tiers)
+            return HierarchySplit(Hierarchy(whole.names, pairs), tiers, common=common)
 
         none = some(whole.pairs[:0])
         clients = tuple(
@@ -60,5 +62,12 @@ class PartitionedHierarchy(Source):
         )
         held = torch.zeros(whole.num_pairs, dtype=torch.bool)
         held[torch.cat(parts)] = True
-        test = HierarchySplit(whole, tiers, held)
+        test = HierarchySplit(whole, tiers, held, common=common)
         return FederatedData(clients, meta, Client(HOLDOUT, none, none, test, meta))
+
+
+def _common_parents(
+    whole: Hierarchy, common: Bool[Tensor, " n"] | None
+) -> Int64[Tensor, " n"] | None:
+    """Primary parents of the common nodes, as :class:`HierarchySplit` has them."""
+    return None if common is None else torch.where(common, whole.primary_parents, PRIVATE)

@@ -22,7 +22,7 @@ from fedbolic.federated.accounting.tree_noise import tree_height
 
 Neighbours: TypeAlias = Literal["add/remove", "replace"]
 Correlation: TypeAlias = Literal["none", "tree"]
-Unit: TypeAlias = Literal["client", "example", "edge"]
+Unit: TypeAlias = Literal["client", "example", "edge", "leaf"]
 
 SMALLEST_DELTA = 1e-10
 """Below it, rounding in the composition of loss distributions matters, and Rényi bounds serve."""
@@ -38,7 +38,10 @@ _WORDS = {
     "replace": "of one {} whose data are replaced by any other data",
 }
 
-_OF_AN_EDGE = "of one edge that is in the graph or is not"
+_OF_A_PART = {
+    "edge": "of one edge that is in the graph or is not",
+    "leaf": "of one leaf that is in the hierarchy or is not",
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class PrivacyLedger:
         dp_delta: Delta, in (0, 1), smaller than one over the number of clients.
         rounds: Largest number of releases, at least 1.
         unit: Owner of a contribution: a ``client`` with all of its data, as said above, a single
-            ``example``, or an ``edge`` of a graph, which requires ``add/remove``.
+            ``example``, an ``edge`` of a graph or a ``leaf`` of a hierarchy; the last two require
+            ``add/remove``.
         cost: Cost of one release to ``everyone`` if its noise is not Gaussian; ``dp_delta`` may be
             0 if that cost is pure.
         correlation: Correlation of the noise of the rounds of an epoch, by a ``tree`` or ``none``;
@@ -116,8 +120,10 @@ class PrivacyLedger:
                 f"no bound is known here for {self.participation} samples and neighbours by "
                 f"{self.neighbours}: use {needed}"
             )
-        if self.unit == "edge" and self.neighbours != "add/remove":
-            raise ValueError(f"neighbours of an edge are by add/remove, got {self.neighbours}")
+        if self.unit in _OF_A_PART and self.neighbours != "add/remove":
+            raise ValueError(
+                f"neighbours by one {self.unit} are by add/remove, got {self.neighbours}"
+            )
         if self.participation == "everyone" and self.rate != 1:
             raise ValueError(f"the rate of everyone is 1, got {self.rate}")
         if self.correlation == "tree" and self.participation != "once":
@@ -215,7 +221,7 @@ class PrivacyLedger:
 
     def __str__(self) -> str:
         size = {
-            "everyone": f"all {self.unit}s",
+            "everyone": "all leaves" if self.unit == "leaf" else f"all {self.unit}s",
             "poisson": "Poisson samples",
             "fixed": "fixed samples",
             "once": f"each client once in {self.period} rounds",
@@ -223,8 +229,7 @@ class PrivacyLedger:
         bound = ""
         if self.participation == "poisson":  # the other values have no second one to compare
             bound = f", by Rényi divergences {self.renyi_epsilon(self.rounds):.4g}"
-        words = _WORDS[self.neighbours].format(self.unit)
-        words = _OF_AN_EDGE if self.unit == "edge" else words
+        words = _OF_A_PART.get(self.unit) or _WORDS[self.neighbours].format(self.unit)
         releases = "1 release" if self.rounds == 1 else f"{self.rounds} releases"
         return (
             f"epsilon {self.epsilon(self.rounds):.4g} at delta {self.dp_delta:g} after "

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedbolic.core.rng import Rng
 from fedbolic.data import HolderFiles, agree_names
+from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, ROOT
 from tests.data.hierarchies.cats import pairs_of
 
 COMMON = {("laptops", "electronics"), ("phones", "electronics")}
@@ -52,7 +53,10 @@ def test_a_client_holds_what_follows_from_its_file_and_the_common_one(as_mapping
     data = HolderFiles(holders, common=shops / "common.tsv").load(Rng(0))
     for client, (_, own) in zip(data.clients, sorted(SHOPS.items()), strict=True):
         assert pairs_of(client.train.hierarchy) == closure_of(own | COMMON)
-        assert pairs_of(client.train.common) == closure_of(COMMON)
+        names, common = client.train.hierarchy.names, client.train.common.tolist()
+        known = {u: p for u, p in zip(names, common, strict=True) if p != PRIVATE}
+        assert known.pop("electronics") == ROOT
+        assert {(u, names[p]) for u, p in known.items()} == COMMON
     every = set.union(COMMON, *SHOPS.values())
     assert pairs_of(data.holdout.test.hierarchy) == closure_of(every)
     assert data.holdout.test.held.all()
@@ -87,9 +91,24 @@ def test_a_holder_alone_numbers_as_all_holders_together(hashed, shops, agreed):
         )
         train, other = alone.train, together.clients[i].train
         assert train.hierarchy.pairs.tolist() == other.hierarchy.pairs.tolist()
-        assert train.common.pairs.tolist() == other.common.pairs.tolist()
+        assert train.common.tolist() == other.common.tolist()
         assert train.numbering == other.numbering == server.holdout.test.numbering
         assert pairs_of(train.hierarchy) == closure_of(SHOPS[shop] | COMMON)
+
+
+def test_another_common_file_is_another_numbering(shops, write):
+    """Slots follow from it: holders that differ in it would place nodes over one another."""
+    other = write("other.tsv", table(COMMON | {("cables", "electronics")}))
+    names = {"names": shops.parent / "all.names"}
+    agree_names([shops / "a.tsv", other], names["names"])
+    digests = {
+        HolderFiles({"a": shops / "a.tsv"}, common=common, **names)
+        .load(Rng(0))
+        .clients[0]
+        .train.numbering
+        for common in (shops / "common.tsv", other, None)
+    }
+    assert len(digests) == 3
 
 
 def test_hashed_names_tell_no_name_and_need_the_key(shops, agreed, write):

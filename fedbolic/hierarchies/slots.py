@@ -1,0 +1,142 @@
+r"""Sectors of the plane for a hierarchy of which everybody knows the upper part alone.
+
+A sector of width :math:`w` about its node's angle holds the node, at the radius
+
+.. math:: r = 2 \ln \frac{K}{4 \sin (w / 4)}, \qquad K = 10,
+
+and all nodes below it, on both sides of a gap about the node. Far out, a node :math:`u` at an
+angle :math:`\theta` from a node :math:`v` has the distance
+
+.. math:: d(u, v) \approx r_u + 2 \ln (K / 4) + 2 \ln (\sin (\theta / 2) / \sin (w_v / 4)).
+
+So the nodes in the sector of :math:`v`, and they alone, are nearer to it than
+:math:`r_u + 2 \ln (K / 4)`. Since a gap is a third of the sector, all nodes below :math:`u` are
+farther from :math:`u` than that. Seen from any node, its ancestors are then the nearest nodes.
+Angles are integers in units of :math:`2 \pi / 2^{64}`, so all machines find the same.
+
+References:
+    Sarkar (2011), Low distortion Delaunay embedding of trees in hyperbolic plane, for sectors.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+TURN = 2**64
+"""The full circle."""
+
+GAP, REACH = (1, 3), (49, 50)
+"""Fractions of half a sector: where the sectors of the children begin, and where they end."""
+
+NARROWEST = 2**12
+"""Least width of a sector, at which the fractions are still exact to a thousandth."""
+
+_SCALE = 10.0
+
+Sector: TypeAlias = tuple[int, int]
+"""Start and width, in units of a turn divided by 2 ** 64."""
+
+Key = TypeVar("Key")
+
+
+def divide(items: Sequence[tuple[Key, int]], sector: Sector) -> dict[Key, Sector]:
+    """Consecutive parts of a sector in proportion to weights.
+
+    Args:
+        items: Names of the parts with weights of at least 1.
+        sector: Sector to divide.
+
+    Example:
+        >>> divide([("a", 1), ("b", 3)], (100, 40))
+        {'a': (100, 10), 'b': (110, 30)}
+    """
+    total, before, parts = sum(weight for _, weight in items), 0, {}
+    for name, weight in items:
+        parts[name] = part_of(sector, total, before, weight)
+        before += weight
+    return parts
+
+
+def part_of(sector: Sector, total: int, before: int, own: int) -> Sector:
+    """The part of a sector from ``before`` to ``before + own`` of ``total``.
+
+    Args:
+        sector: The sector.
+        total: Weight of the whole sector, at least 1.
+        before: Weight before the part.
+        own: Weight of the part.
+    """
+    start, width = sector
+    begin, end = (width * x // total for x in (before, before + own))
+    return start + begin, end - begin
+
+
+def divide_around(items: Sequence[tuple[Key, int]], sector: Sector) -> dict[Key, Sector]:
+    """Parts of a sector on both sides of the node in its middle, with a gap about the node.
+
+    The items are cut into two halves of weights as equal as their order allows.
+
+    Args:
+        items: As for :func:`divide`.
+        sector: Sector to divide.
+    """
+    if not items:
+        return {}
+    start, width = sector
+    half, total, before = width // 2, sum(weight for _, weight in items), 0
+    cuts = []
+    for _, weight in items:
+        before += weight
+        cuts.append(abs(2 * before - total))
+    cut = cuts.index(min(cuts)) + 1
+    near, far = (half * part // whole for part, whole in (GAP, REACH))
+    left = divide(items[:cut], (start + half - far, far - near))
+    right = divide(items[cut:], (start + half + near, far - near)) if items[cut:] else {}
+    return left | right
+
+
+def place_below(
+    children: Mapping[int, Sequence[int]], leaves: Mapping[int, int], sectors: Mapping[int, Sector]
+) -> dict[int, Sector]:
+    """Sectors of some nodes and of all nodes below them, in proportion to leaves.
+
+    Args:
+        children: Children of every node.
+        leaves: Number of leaves of every node below the given ones.
+        sectors: Sectors of the given nodes.
+    """
+    found, waiting = dict(sectors), list(sectors)
+    while waiting:
+        node = waiting.pop()
+        below = divide_around([(child, leaves[child]) for child in children[node]], found[node])
+        found |= below
+        waiting += below
+    return found
+
+
+def to_polar(sectors: Sequence[Sector]) -> tuple[Int64[Tensor, " n"], Float64[Tensor, " n"]]:
+    """Turns and radii of the nodes of some sectors, as ``PolarPlaces`` takes them.
+
+    Args:
+        sectors: The sectors.
+
+    Raises:
+        ValueError: If a sector is too narrow.
+    """
+    narrowest = min((width for _, width in sectors), default=NARROWEST)
+    if narrowest < NARROWEST:
+        raise ValueError(
+            "the hierarchy is too deep for 64 bits of an angle: its narrowest sector has a width "
+            f"of {narrowest} / 2 ** 64 of a turn, and {NARROWEST} is the minimum; leave levels out"
+        )
+    middles = [(start + width // 2 + TURN // 2) % TURN - TURN // 2 for start, width in sectors]
+    quarters = [math.pi / 2 * width / TURN for _, width in sectors]
+    radii = [2 * math.log(_SCALE / (4 * math.sin(quarter))) for quarter in quarters]
+    return (
+        torch.tensor(middles, dtype=torch.int64),
+        torch.tensor(radii, dtype=torch.float64),
+    )
