@@ -20,18 +20,18 @@ from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.costs import PureCost
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.contract.method import Method, Phase
+from fedbolic.federated.contract.method import Method, NodePlaces, Phase
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights
 from fedbolic.hierarchies.scores import pairs_of, score_distances
-from fedbolic.manifolds.places_polar import PolarPlaces
+from fedbolic.manifolds import PolarPlaces
 
-Mode = Literal["kept_at_home", "published"]
+PlacesMode = Literal["kept_at_home", "published"]
 SlotShares = Literal["equal", "counted"]
 
-LARGEST_COUNT = 2**31
+MOST_LEAVES = 2**31
 """Largest absolute value of a noisy count."""
 
 
@@ -44,13 +44,12 @@ class SlotLayout(Method):
     (:mod:`~fedbolic.hierarchies.slots`). So nodes of different clients have places in one plane
     without a round of training: seen from any node, its ancestors are the nearest nodes.
 
-    * ``kept_at_home``: **shows nothing of a client's subtrees.** A client sends an empty payload
-      and no scores, and keeps its places (:meth:`kept_places`). With ``counted`` slots it shows a
-      noisy number of leaves in each of its cells.
+    * ``kept_at_home``: **shows nothing of a client's subtrees**, and between machines their number
+      of pairs, which every node tells in its handshake. A client sends an empty payload and no
+      scores, and keeps its places, which :func:`fedbolic.load` reads. With ``counted`` slots it
+      also shows a noisy number of leaves in each of its cells.
     * ``published``: **shows everybody the tree of every client**, as places from which it can be
       read. The server has one table for all.
-
-    Between machines a node tells its number of pairs in the handshake, in both modes.
 
     Args:
         mode: What clients send: nothing, or their places.
@@ -81,14 +80,14 @@ class SlotLayout(Method):
         1.0
     """
 
-    mode: Mode = "kept_at_home"
+    mode: PlacesMode = "kept_at_home"
     slots: SlotShares = "equal"
     epsilon: float = 0.1
     same_names: Literal["two_places", "one_place"] = "two_places"
     noise: SystemKeys = SystemKeys()
 
     def __post_init__(self) -> None:
-        check.one_of(get_args(Mode), mode=self.mode)
+        check.one_of(get_args(PlacesMode), mode=self.mode)
         check.one_of(get_args(SlotShares), slots=self.slots)
         check.one_of(("two_places", "one_place"), same_names=self.same_names)
         check.positive(epsilon=self.epsilon)
@@ -171,14 +170,16 @@ class SlotLayout(Method):
             return Update({"rows": rows, "turns": turns, "radii": radii}), {}
         return Update({}), {"kept_rows": rows, "kept_turns": turns, "kept_radii": radii}
 
-    def kept_places(self, client_state: Tree) -> tuple[Int64[Tensor, " n"], PolarPlaces]:
-        """The nodes that a client kept at home, common ones included, and their places.
-
-        Args:
-            client_state: What the client kept after the round.
-        """
-        places = PolarPlaces(client_state["kept_turns"], client_state["kept_radii"])
-        return client_state["kept_rows"], places
+    @override
+    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
+        if "kept_rows" in client_state:
+            kept = PolarPlaces(client_state["kept_turns"], client_state["kept_radii"])
+            return client_state["kept_rows"], kept
+        if "table" not in message:
+            return None
+        rows, places = message["table"]["rows"], _table(message)
+        nodes, first = _first(rows)
+        return nodes, places[first]
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
@@ -204,9 +205,7 @@ class SlotLayout(Method):
         sent = [total.payload[str(i)] for i in total.clients]
         rows, turns, radii = (torch.cat([x[n] for x in sent]) for n in ("rows", "turns", "radii"))
         # common nodes have one place, which all clients send
-        _, first = torch.stack((rows, turns)).unique(dim=1, return_inverse=True)
-        kept = torch.full((int(first.max()) + 1,), len(first), device=first.device)
-        kept.scatter_reduce_(0, first, torch.arange(len(first), device=first.device), "amin")
+        _, kept = _first(torch.stack((rows, turns), dim=1))
         table = {"rows": rows[kept], "turns": turns[kept], "radii": radii[kept]}
         return {**server_state, "table": table}
 
@@ -216,13 +215,9 @@ class SlotLayout(Method):
     ) -> dict[str, float]:
         if "table" not in message:
             return {}
-        rows, num_nodes = message["table"]["rows"], client.meta.num_classes
-        places = PolarPlaces(message["table"]["turns"], message["table"]["radii"])
-
-        def distances(nodes: Tensor) -> Tensor:
-            return _between(places, rows, nodes, num_nodes)
-
-        return score_distances(distances, client)
+        rows, places = message["table"]["rows"], _table(message)
+        num_nodes = client.meta.num_classes
+        return score_distances(lambda nodes: _between(places, rows, nodes, num_nodes), client)
 
 
 @dataclass(frozen=True)
@@ -259,7 +254,7 @@ class _CountLeaves(Phase):
             return "its payload must hold one count for each cell"
         if cells.dtype != torch.int64 or not 1 < len(cells) <= message["num_nodes"] + 1:
             return f"its counts are {cells.dtype} of {len(cells)} cells"
-        return "a count is too large" if bool((cells.abs() > LARGEST_COUNT).any()) else None
+        return "a count is too large" if bool((cells.abs() > MOST_LEAVES).any()) else None
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -279,6 +274,18 @@ def _shares(counts: Int64[Tensor, "clients cells"], client_id: int) -> dict[str,
         "before": counts[:client_id].sum(dim=0),
         "own": counts[client_id].clone(),
     }
+
+
+def _table(message: Tree) -> PolarPlaces:
+    return PolarPlaces(message["table"]["turns"], message["table"]["radii"])
+
+
+def _first(rows: Int64[Tensor, "..."]) -> tuple[Tensor, Int64[Tensor, " m"]]:
+    """Different rows in ascending order, and the first position of each."""
+    different, inverse = rows.unique(dim=0, return_inverse=True)
+    first = torch.full((len(different),), len(rows), device=rows.device)
+    at = torch.arange(len(rows), device=rows.device)
+    return different, first.scatter_reduce(0, inverse, at, "amin")
 
 
 def _between(places: PolarPlaces, rows: Tensor, nodes: Tensor, num_nodes: int) -> Tensor:
