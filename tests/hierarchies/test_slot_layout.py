@@ -1,4 +1,4 @@
-"""What clients of SlotLayout send in each mode, by enumeration, and what the server makes of it."""
+"""Messages of SlotLayout in each mode, by enumeration, and the table that the server makes."""
 
 import dataclasses
 import itertools
