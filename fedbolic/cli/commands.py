@@ -13,6 +13,7 @@ from typing import Any
 from fedbolic import __version__
 from fedbolic.cli.help import options_in_full
 from fedbolic.core.imports import extra
+from fedbolic.data import agree_names
 from fedbolic.federated import RunStoppedError
 from fedbolic.remote import loopback
 from fedbolic.remote.accounts import UNITS, PrivacyAccounts
@@ -200,6 +201,14 @@ def _export(settings: dict[str, Any]) -> int:
     return 0
 
 
+def _names(settings: dict[str, Any]) -> int:
+    """Write the names of nodes in some files to one file, hashed if there is a key."""
+    with setting_up():
+        found = agree_names(settings["files"], settings["to"], key=settings["key"])
+    sys.stdout.write(f"{settings['to']}: {len(found.entries)} names\n")
+    return 0
+
+
 def _account(settings: dict[str, Any]) -> int:
     """Create an account, or print what the accounts of some data have spent."""
     asked = settings[settings["action"]]
@@ -227,6 +236,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "configs": _configs,
     "export": _export,
     "account": _account,
+    "names": _names,
     "report": _report_or_page,
 }
 
@@ -278,6 +288,11 @@ def command_line() -> ArgumentParser:
     )
     command.add_argument("--client", type=int, help="Client whose personal result is saved.")
     commands.add_subcommand("export", command, help=_first_line(export))
+    command = new_parser()
+    command.add_argument("files", type=Path, nargs="+", help="Hierarchies, or files of names.")
+    command.add_argument("--to", type=Path, required=True, help="New file: .names.")
+    command.add_argument("--key", type=Path, help="File of the holders' key, to hash names with.")
+    commands.add_subcommand("names", command, help=_first_line(agree_names))
     command = new_parser()
     about = "Create or show the privacy accounts of a node's data."
     commands.add_subcommand("account", command, help=about)

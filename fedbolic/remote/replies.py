@@ -35,7 +35,7 @@ NAME = re.compile(r"\w[\w.-]{0,63}(/\w[\w.-]{0,63}){0,3}", re.ASCII)
 STATE_NAME = re.compile(r"\w{1,64}", re.ASCII)
 """Name of a client state, chosen by its node: usually SHA-256 of the request in hexadecimal."""
 
-NUMBERING = re.compile(r"[0-9a-f]{0,64}")
+NUMBERING = re.compile(r"[0-9a-f]{0,64}(:[0-9a-f]{64})?")
 """Digest of what the numbers in a client's examples stand for; empty if nothing."""
 
 ExampleForm: TypeAlias = tuple[tuple[int, ...], str]
@@ -115,7 +115,9 @@ def deviating(
         ValueError: If no single form is the most frequent.
     """
     forms = {i: example_form(told) for i, told in handshakes.items()}
-    votes: Counter[ExampleForm] = Counter([*forms.values(), *([own] if own is not None else [])])
+    votes: Counter[ExampleForm] = Counter(forms.values())
+    if own is not None:
+        votes[_vote(own, votes)] += 1
     (usual, most), *others = votes.most_common(2)
     if others and others[0][1] == most:
         shapes = sorted({str(shape) for shape, _ in votes})
@@ -126,6 +128,15 @@ def deviating(
             "agreed names, and one key if the names are hashed"
         )
     return usual, [i for i, form in forms.items() if form != usual]
+
+
+def _vote(own: ExampleForm, votes: Counter[ExampleForm]) -> ExampleForm:
+    """The server's form, or that of clients which differ only in what the server does not know."""
+    shape, numbering = own
+    for form, _ in votes.most_common():
+        if form == own or (form[0] == shape and form[1].startswith(f"{numbering}:")):
+            return form
+    return own
 
 
 def read_update(

@@ -376,3 +376,17 @@ def test_classes_of_the_folder_one_stands_in_are_found_after_all_others(
     assert sys.path == [*installed, str(here)]
     fedbolic("run", "--config", config, *words)
     assert sys.path == [*installed, str(here)]
+
+
+def test_names_are_agreed_on_from_the_command_line(fedbolic, tmp_path):
+    (tmp_path / "names.key").write_text("a7" * 32)
+    for shop in "ab":
+        (tmp_path / f"{shop}.csv").write_text(f"child,parent\nMac {shop},laptops\n")
+        words = [tmp_path / f"{shop}.csv", "--key", tmp_path / "names.key"]
+        assert fedbolic("names", *words, "--to", tmp_path / f"{shop}.names")[0] == 0
+    files = [tmp_path / "a.names", tmp_path / "b.names"]
+    code, told, _ = fedbolic("names", *files, "--to", tmp_path / "all.names")
+    assert (code, told) == (0, f"{tmp_path / 'all.names'}: 3 names\n")
+    code, _, told = fedbolic("names", *files, "--to", tmp_path / "all.txt")
+    assert code == 2
+    assert "one that ends in .names to write" in told

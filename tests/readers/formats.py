@@ -2,6 +2,7 @@
 
 import gzip
 import importlib
+import json
 import pickle
 import struct
 from collections.abc import Callable
@@ -38,14 +39,17 @@ from fedbolic.data import (
     GraphFile,
     GraphFiles,
     HierarchyFile,
+    HolderFiles,
     ImageFolder,
     Points,
     Table,
     TableFile,
     TUFamily,
+    agree_names,
 )
 from fedbolic.data.files.pickled import unpickle
 from fedbolic.data.files.published_files import RemoteFile, members
+from fedbolic.data.hierarchies.vocabulary import Vocabulary
 from fedbolic.data.images.cifar import TEN_BATCHES
 from fedbolic.data.images.idx import LETTERS_STEMS
 from fedbolic.data.tables import table as tables
@@ -251,7 +255,15 @@ def published(folder):
 
 def hierarchy(folder, name):
     text = "".join(f"n{i}\tn{i // 2}\n" for i in range(1, N))
-    return placed(folder, name, text.replace("\t", "," if name.endswith("csv") else "\t"))
+    if ".json" in name:
+        text = json.dumps({f"n{i}": [f"n{i // 2}"] for i in range(1, N)})
+    text = text.replace("\t", "," if ".csv" in name else "\t")
+    return placed(folder, name, gzip.compress(text.encode()) if name.endswith(".gz") else text)
+
+
+def agreed_names(folder):
+    agree_names([hierarchy(folder, "h.tsv")], folder / "h.names")
+    return folder / "h.names"
 
 
 def embedded(folder, name):
@@ -368,7 +380,12 @@ FORMATS = {
        for end in (".png", ".jpg", ".bmp", ".webp")},
     **{f"hierarchy{end}": Format(
         lambda folder, end=end: hierarchy(folder, f"h{end}"), of(HierarchyFile)
-    ) for end in (".tsv", ".csv")},
+    ) for end in (".tsv", ".csv", ".csv.gz", ".json", ".json.gz")},
+    "holders": Format(
+        lambda folder: hierarchy(folder, "h.tsv"),
+        lambda path: HolderFiles(path.parent).load(Rng(0)),
+    ),
+    "names": Format(agreed_names, Vocabulary.read),
     **{f"embedding{end}": Format(
         lambda folder, end=end: embedded(folder, f"e{end}"), Embedding.load
     ) for end in (".npz", *([".safetensors"] if find_spec("safetensors") else []))},

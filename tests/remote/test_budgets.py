@@ -11,6 +11,7 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.tree_bytes import tree_digest
 from fedbolic.data import Client
+from fedbolic.data.hierarchies.hierarchy_split import ROOT
 from fedbolic.federated import (
     DistributedNoise,
     Evaluation,
@@ -21,6 +22,7 @@ from fedbolic.federated import (
     Trainer,
 )
 from fedbolic.federated.secure import SecureSum
+from fedbolic.hierarchies import SlotLayout
 from fedbolic.methods import PrivateSteps
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
@@ -30,6 +32,7 @@ from flatland import FlatLand, PrivateForman
 from flynn import FlyNN, Histogram, Paper, Parallel, Peel
 from tests.federated.simple_method import RNG, SMALL, federation, train
 from tests.flatland import cases
+from tests.hierarchies import forests
 from tests.remote.transports import Here, away, identified
 
 library = pytest.importorskip("dp_accounting")
@@ -41,6 +44,13 @@ SHARES = SumPrivacy(survivors=3, dp_delta=1e-3, noise_multiplier=8.0, clip_norm=
 SECURE = SecureSum(DistributedNoise(SMALL, SHARES), threshold=3)
 
 
+OTHER_DATA = {
+    "edge": cases.federation,
+    "leaf": lambda: forests.federation({0: ROOT, 1: 0}, [{2: 1, 3: 2}, {4: 1}, {5: 0}, {6: 1}]),
+}
+"""Federations for mechanisms whose unit is no example; their costs are pure."""
+
+
 def mechanisms():
     """Methods by name, with the exact cost of one reply and the form of the account's delta."""
     for mechanism in (Histogram(0.4), Peel(0.4, 5), Parallel(0.4, 5), Paper(1.6, 5)):
@@ -48,6 +58,7 @@ def mechanisms():
         cost = mechanism.ledger(method.active, len(SIZES)).total("add/remove")
         yield method, lambda n, cost=cost: n * cost
     yield FlatLand(curvature=PrivateForman(0.4), rounds=2), lambda n: 0.4 * n
+    yield SlotLayout(slots="counted", epsilon=0.4), lambda n: 0.4 * n
     yield NOISY, lambda n: sampled(NOISY, n)
 
 
@@ -72,7 +83,8 @@ class Owner:
     def __init__(self, method, data, folder, budget):
         self.method, self.data, self.folder, self.run = method, data, folder, 0
         self.accounts = PrivacyAccounts(folder / "accounts", "mine")
-        delta = 0.0 if method.traits.privacy_unit == "edge" or isinstance(method, FlyNN) else 1e-2
+        pure = method.traits.privacy_unit in OTHER_DATA or isinstance(method, FlyNN)
+        delta = 0.0 if pure else 1e-2
         self.accounts.create(method.traits.privacy_unit, epsilon=budget, dp_delta=delta)
         self.evaluation = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
         self.restart()
@@ -100,10 +112,11 @@ class Broken(ClientStateStore):
 def attack(owner, tries, draws):
     """Different private payloads that a server has seen, and the requests that were answered."""
     state = Trainer().begin(owner.method, owner.data, RNG).server_state
-    message, seen, asked, names = owner.method.broadcast(state, 0), {}, [], [""]
+    phase = owner.method.phase(state)
+    message, seen, asked, names = phase.broadcast(state, 0), {}, [], [""]
     for number in range(tries):
         rng = Rng(draws.choice((0, number)))
-        request = make_request(owner.method, message, {}, owner.data.meta, rng, task="update")
+        request = make_request(phase, message, {}, owner.data.meta, rng, task="update")
         request["client_state"] = draws.choice(names)
         match draws.randrange(12):
             case 0:
@@ -140,7 +153,7 @@ def attack(owner, tries, draws):
 def test_a_server_never_gets_more_than_the_budget(method, exact, tries, tmp_path, monkeypatch):
     """12,000 requests over all mechanisms, with ``--slow``."""
     monkeypatch.setattr("fedbolic.remote.node.logger.exception", lambda *_: None)
-    data = cases.federation() if method.traits.privacy_unit == "edge" else federation(SIZES)
+    data = OTHER_DATA.get(method.traits.privacy_unit, lambda: federation(SIZES))()
     budget = 1.3
     owner = Owner(method, data, tmp_path, budget)
     seen, asked = attack(owner, tries, random.Random(0))
@@ -148,7 +161,8 @@ def test_a_server_never_gets_more_than_the_budget(method, exact, tries, tmp_path
     assert owner.accounts.balance(method.traits.privacy_unit).epsilon <= budget
     owner.run += 1
     owner.restart()
-    new = make_request(method, asked[0]["message"], {}, data.meta, Rng(-1), task="update")
+    message = asked[0]["message"]
+    new = make_request(method.phase(message), message, {}, data.meta, Rng(-1), task="update")
     assert owner.node.reply(new) == {"error": "ValueError"}  # the attack spent everything
     owner.run -= 1
     before = owner.accounts.balance(method.traits.privacy_unit)

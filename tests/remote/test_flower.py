@@ -14,8 +14,13 @@ import pytest
 import torch
 import yaml
 
+from fedbolic.data import HolderFiles, agree_names
+from fedbolic.federated import Evaluation
+from fedbolic.hierarchies import HierarchyEmbedding, SlotLayout
+from fedbolic.remote import loopback
 from fedbolic.remote.client_state_store import ClientStateStore
-from fedbolic.run.configuration import build
+from fedbolic.remote.processes import Federation
+from fedbolic.run.configuration import build, describe
 from fedbolic.run.experiment import run
 from fedbolic.run.record import RunFolder
 from tests.federated.simple_method import assert_near
@@ -228,3 +233,51 @@ def test_a_run_that_needs_all_stops_at_a_killed_supernode_and_resume_finishes_it
     code, said = ended(federation("resume", path))
     assert code == 0, said
     assert_same_run(path, sequential(file, tmp_path))
+
+
+def holders(folder):
+    """Sources of five holders with a file each, of the server, and of all files in one place."""
+    shops, common, key = folder / "shops", folder / "common.tsv", folder / "names.key"
+    shops.mkdir()
+    common.write_text("laptops\tgoods\nphones\tgoods\n")
+    key.write_text("a7" * 32)
+    lists, own = [], []
+    agreed = {"common": common, "key": key, "names": folder / "all.names"}
+    for i, shop in enumerate("abcde"):
+        file = shops / f"{shop}.csv"
+        file.write_text(f"child,parent\nMac{i},laptops\nPhone{i},phones\nCase{i},Phone{i}\n")
+        lists.append(folder / f"{shop}.names")
+        agree_names([file, common], lists[-1], key=key)
+        own.append(HolderFiles({shop: file}, **agreed))
+    agree_names(lists, folder / "all.names")
+    return own, HolderFiles({}, names=agreed["names"]), HolderFiles(shops, common=common, key=key)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [HierarchyEmbedding(dim=2, rounds=2), SlotLayout("published"), SlotLayout()],
+    ids=["trained", "published", "kept_at_home"],
+)
+def test_five_processes_with_five_files_do_what_a_simulation_does(method, tmp_path):
+    own, server, together = holders(tmp_path)
+    settings = build(run, ["--runs", str(tmp_path), "--name=far", "--device=cpu"])
+    settings |= {"method": method, "evaluation": Evaluation(every=2)}
+    plain = run(**{**settings, "data": together, "name": "plain"})
+    app = {**settings, "data": server}
+    loopback.prepare(tmp_path / "app", app, loopback.DeploymentConfig(clients=5, least=5))
+    nodes = []
+    for i, source in enumerate(own):
+        file = tmp_path / f"node{i}.yaml"
+        file.write_text(describe(run, {**settings, "data": source}))
+        nodes.append(f'partition-id={i} config="{file}" client_state="{tmp_path}/nodes/{i}"')
+    with Federation(tmp_path / "federation") as there:
+        there.start(nodes, simulated=False)
+        there.submit(tmp_path / "app")
+    far = RunFolder(tmp_path / "far" / "seed0").load()
+    near = RunFolder(plain).load()
+    assert far["round"] == near["round"] == method.rounds
+    assert_near(far["server_state"], near["server_state"], 1e-6)
+    for i, state in near["client_states"].items():
+        (file,) = (tmp_path / "nodes" / str(i)).iterdir()
+        name = far["client_states"][i]["name"]
+        assert_near(ClientStateStore(file).client_state(name), state, 1e-6)

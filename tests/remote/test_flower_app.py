@@ -244,7 +244,10 @@ def test_nodes_with_one_file_each_do_what_a_simulation_of_all_files_does(runs, t
     method = HierarchyEmbedding(dim=2, rounds=2)
     places = ["--runs", str(runs), "--name=far", "--device=cpu", "--precision=64-true"]
     secret = {"common": common, "key": tmp_path / "key", "names": tmp_path / "all.names"}
-    settings = build(run, places) | {"method": method, "data": HolderFiles({}, **secret)}
+    settings = build(run, places) | {
+        "method": method,
+        "data": HolderFiles({}, names=secret["names"]),
+    }
     nodes = []
     for i, shop in enumerate("abcde"):
         own = {**settings, "data": HolderFiles({shop: shops / f"{shop}.csv"}, **secret)}

@@ -49,7 +49,7 @@ def per_node(shops):
     agree_names([folder / f"{shop}.names" for shop in SHOPS], folder / "all.names")
     settings = {"common": shops / "common.tsv", "names": folder / "all.names", "key": key}
     own = {shop: HolderFiles({shop: shops / f"{shop}.tsv"}, **settings) for shop in SHOPS}
-    return own, HolderFiles({}, **settings)
+    return own, HolderFiles({}, names=settings["names"])
 
 
 def as_federation(own, server):
@@ -108,10 +108,11 @@ def test_a_server_with_the_agreed_names_decides(shops, tmp_path):
     meta = dataclasses.replace(data.meta, num_clients=2)
     two = (data.clients[0], renamed(data.clients[1]))
     clients = tuple(dataclasses.replace(client, meta=meta) for client in two)
-    holdout = dataclasses.replace(data.holdout, meta=meta)
-    data = dataclasses.replace(data, clients=clients, meta=meta, holdout=holdout)
-    nodes = Nodes(Here(METHOD, data, tmp_path), 2, timeout=1e-3)
-    assert nodes.federation(holdout).sizes == (clients[0].size, 0)
+    data = dataclasses.replace(data, clients=clients, meta=meta)
+    for source in (simulated(shops), per_node(shops)[1]):  # the second has no common file
+        holdout = dataclasses.replace(source.load(Rng(0)).holdout, meta=meta)
+        nodes = Nodes(Here(METHOD, data, tmp_path), 2, timeout=1e-3)
+        assert nodes.federation(holdout).sizes == (clients[0].size, 0)
 
 
 def test_a_node_that_comes_back_with_other_names_is_refused(shops, tmp_path, caplog):

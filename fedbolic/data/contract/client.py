@@ -45,7 +45,8 @@ class Split(ABC):
     def numbering(self) -> str:
         """Digest of what numbers in the examples stand for, such as nodes; by default empty.
 
-        Clients with other digests cannot train together, so a deployment refuses them.
+        A second digest after a colon is of what else all clients know. Clients with other digests
+        cannot train together, so a deployment refuses them.
         """
         return ""
 

@@ -79,7 +79,7 @@ class HierarchySplit(Split):
     @override
     def numbering(self) -> str:
         names = digest_of(self.hierarchy.names) if self.digest is None else self.digest
-        return names if self.common is None else digest_of((names, str(self.common.tolist())))
+        return names if self.common is None else f"{names}:{digest_of([str(self.common.tolist())])}"
 
     @functools.cached_property
     def node_counts(self) -> Int64[Tensor, " n"]:

@@ -80,7 +80,7 @@ class Vocabulary:
         Raises:
             ValueError: If a key is given for names, or none for hashes; if names are unknown.
         """
-        if self.hashed != (key is not None):
+        if names and self.hashed != (key is not None):
             raise ValueError(
                 "the agreed names are hashed: give the key of the holders"
                 if self.hashed

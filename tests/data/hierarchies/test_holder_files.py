@@ -84,6 +84,8 @@ def test_a_holder_alone_numbers_as_all_holders_together(hashed, shops, agreed):
     together = HolderFiles(shops, **common, **secret).load(Rng(0))
     server = HolderFiles({}, **common, **agreed).load(Rng(0))
     assert server.meta.num_classes == together.meta.num_classes
+    ignorant = HolderFiles({}, names=agreed["names"]).load(Rng(0))  # it has no key
+    assert (ignorant.meta, len(ignorant.holdout.test)) == (server.meta, 0)
     assert pairs_of(server.holdout.test.hierarchy) == closure_of(COMMON)
     for i, shop in enumerate(sorted(SHOPS)):
         (alone,) = (
@@ -93,6 +95,7 @@ def test_a_holder_alone_numbers_as_all_holders_together(hashed, shops, agreed):
         assert train.hierarchy.pairs.tolist() == other.hierarchy.pairs.tolist()
         assert train.common.tolist() == other.common.tolist()
         assert train.numbering == other.numbering == server.holdout.test.numbering
+        assert train.numbering.startswith(f"{ignorant.holdout.test.numbering}:")
         assert pairs_of(train.hierarchy) == closure_of(SHOPS[shop] | COMMON)
 
 
