@@ -126,8 +126,12 @@ class SlotLayout(Method):
 
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
-        counted = self._is_private and "counts" in server_state
-        return {"privacy/epsilon": self.epsilon} if counted else {}
+        found = {}
+        if self._is_private and "counts" in server_state:
+            found["privacy/epsilon"] = self.epsilon
+        if "table" in server_state:
+            found["places/radius"] = float(server_state["table"]["radii"].max())
+        return found
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
