@@ -8,5 +8,6 @@ from fedbolic.hierarchies.embedding import Embedding
 from fedbolic.hierarchies.method import HierarchyEmbedding
 from fedbolic.hierarchies.popularity import Popularity
 from fedbolic.hierarchies.slot_layout import SlotLayout
+from fedbolic.hierarchies.tree_layout import TreeLayout
 
-__all__ = ["Embedding", "HierarchyEmbedding", "Popularity", "SlotLayout"]
+__all__ = ["Embedding", "HierarchyEmbedding", "Popularity", "SlotLayout", "TreeLayout"]

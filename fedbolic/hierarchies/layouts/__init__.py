@@ -1,0 +1,1 @@
+"""Rules of layouts: forests level by level, cells that children divide, gaps around nodes."""
