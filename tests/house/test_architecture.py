@@ -15,7 +15,12 @@ ROOMS = (
     ("fedbolic", "fedbolic.core", "fedbolic.kernels"),
     ("fedbolic.formulas", "fedbolic.data.contract", "fedbolic.data.files"),
     ("fedbolic.manifolds", "fedbolic.data.graphs", "fedbolic.data.hierarchies"),
-    ("fedbolic.data.images", "fedbolic.data.tables", "fedbolic.search"),
+    (
+        "fedbolic.data.images",
+        "fedbolic.data.tables",
+        "fedbolic.search",
+        "fedbolic.hierarchies.layouts",
+    ),
     ("fedbolic.data", "fedbolic.optim", "fedbolic.nn.functional", "fedbolic.nn.loss"),
     ("fedbolic.nn.layers",),
     ("fedbolic.nn.graph", "fedbolic.nn.network"),

@@ -21,7 +21,7 @@ ALONE = {"sectors": 0.7, "boxes": 0.1}
 EVENNESS = 0.6
 """Power of the leaves by which boxes are divided: small subtrees get no slivers."""
 
-LEAF = math.log(2)
+LEAF_MARGIN = math.log(2)
 """Logarithm by which the box of a leaf counts as smaller, since leaves have no margin."""
 
 MOST_MARGIN = math.log(2)
@@ -92,7 +92,7 @@ def boxes(forest: Forest, *, dim: int, slope: float, room: float, radius: float)
             alone[nodes] = alone[over] + groups.alone
             margins[nodes] += margins[over]
     unit = math.log(2 / math.sqrt(flat))
-    sizes -= ALONE["boxes"] * alone + LEAF * ~forest.inner + math.log(BOX_SCALE)
+    sizes -= ALONE["boxes"] * alone + LEAF_MARGIN * ~forest.inner + math.log(BOX_SCALE)
     # a point of height y above the unit ball lies within log(2 / y) of the origin
     first = (forest.batches == forest.batches.min()) & (margins > 0)
     spare = (sizes + (radius - math.log(2) + unit) / slope)[first] / margins[first]

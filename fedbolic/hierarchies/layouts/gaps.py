@@ -118,7 +118,7 @@ def _strongest(forest: Forest, rule: GapRule, limit: float, atoms: int, room: fl
 
     def fits(strength: float) -> bool:
         extents = _Extents(forest, first, rule.at(strength), atoms, room, limit)
-        return extents.totals[-1] < limit
+        return bool(extents.totals[-1] < limit)
 
     if fits(1.0):
         return rule.at(1.0)
