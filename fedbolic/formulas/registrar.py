@@ -113,19 +113,10 @@ def _launcher(name: str) -> Callable:
     return getattr(import_module(f"fedbolic.kernels.{module}"), function)
 
 
-def _differentiable(
-    formula: Callable[..., Tensor],
-    kernel: str,
-    keeps: bool,
-    implied: Collection[int],
-    constants: dict[str, Any],
-) -> Callable[..., Tensor]:
-    """The function by kernels, whose first argument is the settings of a call.
-
-    A kernel cannot be differentiated, so each derivative is a function of its own: ``Values`` calls
-    ``Gradients`` in its backward pass, and that calls the formula in its. Both map a batch by one
-    launch, with the mapped axis before all others, since their arguments broadcast.
-    """
+def _gradients(
+    formula: Callable[..., Tensor], kernel: str, constants: dict[str, Any]
+) -> type[torch.autograd.Function]:
+    """The function of gradients by kernels, whose own backward pass calls the formula."""
 
     class Gradients(torch.autograd.Function):
         """Gradients of the tensors that need one."""
@@ -167,6 +158,24 @@ def _differentiable(
             given = [t for t, need in zip(full[1:], call[1], strict=False) if need]
             made = tuple(g.reshape(t.shape) for g, t in zip(made, given, strict=True))
             return made, (0,) * len(made)
+
+    return Gradients
+
+
+def _differentiable(
+    formula: Callable[..., Tensor],
+    kernel: str,
+    keeps: bool,
+    implied: Collection[int],
+    constants: dict[str, Any],
+) -> Callable[..., Tensor]:
+    """The function by kernels, whose first argument is the settings of a call.
+
+    A kernel cannot be differentiated, so each derivative is a function of its own: ``Values`` calls
+    ``Gradients`` in its backward pass, and that calls the formula in its. Both map a batch by one
+    launch, with the mapped axis before all others, since their arguments broadcast.
+    """
+    Gradients = _gradients(formula, kernel, constants)
 
     class Values(torch.autograd.Function):
         """The value, and what its gradients read."""

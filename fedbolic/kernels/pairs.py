@@ -97,6 +97,32 @@ def pair_kernel(
 
 
 @triton.jit
+def _bend(given, q, lean, weight, c):
+    """Gradient with respect to the curvature of each pair."""
+    t = c * q
+    slope = 2.0 * given * tl.sqrt(tl.maximum(q, tiny(q))) * q * asinhc_slope(t, asinhc(t))
+    return slope - weight * (lean * lean / 4.0)
+
+
+@triton.jit
+def _with_steps(
+    vector, weight, x, y, i, j, n, m, d, near, turn, first, of_row, of_column,
+    HYPERBOLOID: tl.constexpr,
+):  # fmt: skip
+    """A vector for each row, with the weighted coordinates across of a tile added."""
+    width = tl.arange(0, vector.shape[1])
+    for k in range(d):
+        u = tl.load(x + i, mask=of_row, other=0.0)[:, None]
+        v = tl.load(y + j, mask=of_column, other=0.0)[None, :]
+        x += n
+        y += m
+        step = _across(u, v, near, turn, first) if HYPERBOLOID else u - v
+        total = tl.sum(weight * step, 1)
+        vector += tl.where(width[None, :] == k, total[:, None], 0.0)
+    return vector
+
+
+@triton.jit
 def pair_gradient_kernel(
     x, a, y, b, c, g, by_point, by_radial, by_c,
     n, m, d, batches, of_x, of_y, of_c, g_batch, g_row, g_column, span, splits,
@@ -127,12 +153,9 @@ def pair_gradient_kernel(
         place = g + batch * g_batch + i.to(tl.int64)[:, None] * g_row
         place += j.to(tl.int64)[None, :] * g_column
         given = tl.load(place, mask=of_row[:, None] & of_column[None, :], other=0.0)
-        t = curvature * q
-        length = tl.sqrt(tl.maximum(q, tiny(q)))
-        weight = given / (length * tl.sqrt(1.0 + t))
+        weight = given / (tl.sqrt(tl.maximum(q, tiny(q))) * tl.sqrt(1.0 + curvature * q))
         if CURVED:
-            slope = 2.0 * given * length * q * asinhc_slope(t, asinhc(t))
-            curved += tl.sum(slope - weight * (lean * lean / 4.0), 1)
+            curved += tl.sum(_bend(given, q, lean, weight, curvature), 1)
         if HYPERBOLOID:
             ratio = root / p[:, None]
             radial += tl.sum(weight * (2.0 * q + lean * ratio), 1)
@@ -140,15 +163,9 @@ def pair_gradient_kernel(
         else:
             radial += tl.sum(-weight * q / p[:, None], 1)
             weight = 2.0 * weight / root
-        to_x, to_y = x, y
-        for k in range(d):
-            u = tl.load(to_x + i, mask=of_row, other=0.0)[:, None]
-            v = tl.load(to_y + j, mask=of_column, other=0.0)[None, :]
-            to_x += n
-            to_y += m
-            step = _across(u, v, near, turn, first) if HYPERBOLOID else u - v
-            total = tl.sum(weight * step, 1)
-            vector += tl.where(width[None, :] == k, total[:, None], 0.0)
+        vector = _with_steps(
+            vector, weight, x, y, i, j, n, m, d, near, turn, first, of_row, of_column, HYPERBOLOID
+        )
     row = (part.to(tl.int64) * batches + batch) * n + i
     places = by_point + row[:, None] * d + width[None, :]
     tl.store(places, vector, mask=of_row[:, None] & (width[None, :] < d))

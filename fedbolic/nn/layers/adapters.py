@@ -237,13 +237,7 @@ def add_adapters(
         ['2.adapter.down', '2.adapter.up']
     """
     check.one_of(get_args(AdapterKind), kind=kind)
-    places = {
-        f"{path}.{key}" if path else key: (parent, key)
-        for path, parent in module.named_modules()
-        for key, child in parent.named_children()
-        if isinstance(child, nn.Linear) and not isinstance(parent, nn.MultiheadAttention)
-    }
-    patterns = tuple(names)
+    places, patterns = _adaptable(module), tuple(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in places):
             raise ValueError(
@@ -257,6 +251,16 @@ def add_adapters(
         parent, key = places[name]
         setattr(parent, key, wrapper(getattr(parent, key), rank=rank, alpha=alpha))
     return adapted
+
+
+def _adaptable(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Module that holds each linear layer that can be adapted, and its name there, by path."""
+    return {
+        f"{path}.{key}" if path else key: (parent, key)
+        for path, parent in module.named_modules()
+        for key, child in parent.named_children()
+        if isinstance(child, nn.Linear) and not isinstance(parent, nn.MultiheadAttention)
+    }
 
 
 def _matrices(base: nn.Linear, rank: int, alpha: float) -> tuple[nn.Parameter, nn.Parameter]:
