@@ -80,6 +80,12 @@ def in_view(kind: type[Method]) -> int:
     return sum(not name.startswith("_") for name in dir(kind))
 
 
+def arrows_to_method(kind: type[Method]) -> int:
+    """Length of the longest chain of bases from a class to ``Method``."""
+    bases = [base for base in kind.__bases__ if issubclass(base, Method)]
+    return 1 + max(map(arrows_to_method, bases)) if kind is not Method else 0
+
+
 def written(kind: type[Method]) -> int:
     """Number of functions and properties that a class writes itself, without special ones."""
     own = vars(kind).items()
@@ -126,7 +132,7 @@ def rows() -> Iterator[tuple[str, object]]:
     most = max(counts, key=counts.__getitem__)
     middle = statistics.median(counts.values())
     yield "functions to write a method, median and most", f"{middle:g}, {counts[most]} ({most})"
-    steps = {kind.__name__: kind.__mro__.index(Method) for kind in methods()}
+    steps = {kind.__name__: arrows_to_method(kind) for kind in methods()}
     yield "most classes up to Method", f"{max(steps.values())} ({max(steps, key=steps.get)})"  # type: ignore[arg-type]
     yield "files of federated/ in an exchange of FedAvg", len(files_of_an_exchange())
     yield f"functions above {LONG} lines", ", ".join(long_functions()) or "none"

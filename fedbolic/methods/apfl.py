@@ -9,7 +9,6 @@ from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.nn.network.model import Model
 
 LOCAL, MIXING = "local.", "mixing"
@@ -59,13 +58,12 @@ class Apfl(ClassifierMethod):
     mixing: float = 0.5
     adaptive: bool = True
 
+    weights = "uniform"
+    models = "both"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.rate(mixing=self.mixing)
-
-    @override
-    def weight(self, client: Client) -> float:
-        return 1.0
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -122,7 +120,3 @@ class Apfl(ClassifierMethod):
         del context
         mixed = self._mixed(local["parameters"])
         return model(mixed, tree.part(local["buffers"], LOCAL), batch["x"])[0]
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return None  # every client is scored with a model of its own already

@@ -14,7 +14,8 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.contract.separate_models import SeparateModels
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.sharing import own_model
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.model import Model
 
@@ -23,7 +24,7 @@ RELATIONS = "relations"
 
 
 @dataclass(frozen=True)
-class Apple(SeparateModels):
+class Apple(ClassifierMethod):
     r"""Core models of all clients, combined by coefficients that each client learns.
 
     .. math::
@@ -66,6 +67,9 @@ class Apple(SeparateModels):
     mu: float = 0.001
     decay: float = 0.2
 
+    weights = "uniform"
+    models = "personal"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(relations_lr=self.relations_lr)
@@ -97,7 +101,7 @@ class Apple(SeparateModels):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        buffers = self.kept(message, client, client_state).buffers
+        buffers = own_model(self.model(client.meta), message, client_state, client).buffers
         cores = message["cores"]
         begin = {name: of_all[client.id] for name, of_all in cores.items()}
         sizes = message["sizes"].to(next(iter(cores.values())).dtype)

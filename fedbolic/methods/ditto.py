@@ -9,7 +9,6 @@ from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
@@ -45,6 +44,8 @@ class Ditto(ClassifierMethod):
 
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
     personal_proximal: float = 1.0
+
+    models = "both"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,10 +98,6 @@ class Ditto(ClassifierMethod):
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         return self.start(message, client, {} if client.id == HOLDOUT else client_state)
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return None  # every client is scored with a model of its own already
 
 
 def _of(prefix: str, local: Tree) -> Tree:

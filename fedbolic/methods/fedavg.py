@@ -86,7 +86,7 @@ class FedAvg(ClassifierMethod):
     sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
     proximal: float = 0.0
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
-    weights: Literal["size", "uniform"] = "size"
+    weights: Literal["size", "uniform"] = "size"  # type: ignore[misc]  # a constant of the base
     head: Literal["linear", "simplex"] = "linear"
     aggregator: Aggregator = Mean()  # type: ignore[override]  # likewise
     fine_tune_fixed: bool = False
@@ -111,10 +111,6 @@ class FedAvg(ClassifierMethod):
     @override
     def model(self, meta: Meta) -> Model:
         return classifier(self.backbone, meta, _HEADS[self.head])
-
-    @override
-    def weight(self, client: Client) -> float:
-        return super().weight(client) if self.weights == "size" else 1.0
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -43,13 +43,11 @@ class FedDyn(ClassifierMethod):
 
     alpha: float = 0.1
 
+    weights = "uniform"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(alpha=self.alpha)
-
-    @override
-    def weight(self, client: Client) -> float:
-        return 1.0
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

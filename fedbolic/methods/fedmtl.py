@@ -10,13 +10,14 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.contract.separate_models import SeparateModels
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.sharing import own_model
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.optim import SGD, Optimizer
 
 
 @dataclass(frozen=True)
-class FedMTL(SeparateModels):
+class FedMTL(ClassifierMethod):
     r"""Mean-regularised multi-task learning: one model per client, and a penalty on their spread.
 
     .. math::
@@ -57,6 +58,9 @@ class FedMTL(SeparateModels):
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
     coupling: float = 0.1
 
+    weights = "uniform"
+    models = "personal"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(coupling=self.coupling)
@@ -74,7 +78,7 @@ class FedMTL(SeparateModels):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        values = self.kept(message, client, client_state)
+        values = own_model(self.model(client.meta), message, client_state, client)
         shared = {"mean": message["mean"], "num_clients": message["num_clients"], "fixed": {}}
         local = self.local_state(values.trained, values.buffers)
         return local, {"shared": shared, "own": {"begin": values.trained}}

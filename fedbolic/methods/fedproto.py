@@ -14,7 +14,8 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.contract.separate_models import SeparateModels
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.sharing import own_model
 from fedbolic.federated.scores.score import chunks
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
@@ -27,7 +28,7 @@ UNKNOWN_DISTANCE = 100.0
 
 
 @dataclass(frozen=True)
-class FedProto(SeparateModels):
+class FedProto(ClassifierMethod):
     r"""Local training towards global class prototypes; no parameter leaves a client.
 
     .. math::
@@ -69,6 +70,9 @@ class FedProto(SeparateModels):
     prototype_weight: float = 1.0
     prediction: Literal["prototypes", "head"] = "prototypes"
 
+    weights = "uniform"
+    models = "personal"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(prototype_weight=self.prototype_weight)
@@ -90,7 +94,7 @@ class FedProto(SeparateModels):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        values = self.kept(message, client, client_state)
+        values = own_model(self.model(client.meta), message, client_state, client)
         shared = {"prototypes": message["prototypes"], "known": message["known"]}
         shared |= self.context({}, fixed={})["shared"]
         return self.local_state(values.trained, values.buffers), {"shared": shared}

@@ -1,6 +1,5 @@
 """FedRep: a common body and personal heads, trained one after the other."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +10,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.sharing import Sharing, assemble, select_kind
-from fedbolic.federated.contract.traits import Traits
 from fedbolic.nn.network.model import Model
 
 _SHARING: Sharing = {"head.*": "personal", "*": "shared"}
@@ -52,19 +49,13 @@ class FedRep(ClassifierMethod):
 
     head_share: float = 0.8
 
+    weights = "uniform"
+    models = "personal"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.head_share < 1:
             raise ValueError(f"head_share must lie in (0, 1), got {self.head_share}")
-
-    @property
-    @override
-    def traits(self) -> Traits:
-        return dataclasses.replace(super().traits, global_model=False)
-
-    @override
-    def weight(self, client: Client) -> float:
-        return 1.0
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -99,7 +90,3 @@ class FedRep(ClassifierMethod):
         head = select_kind(local["parameters"], _SHARING, "personal")
         payload, _ = super().outcome(local, context)
         return payload, {"parameters": head}
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return None  # every client is scored with a head of its own already

@@ -10,7 +10,6 @@ from fedbolic.core import tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.nn.network.classifier import features_and_logits
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -57,6 +56,8 @@ class FedRoD(ClassifierMethod):
 
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
 
+    models = "both"
+
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         parameters = message["parameters"]
@@ -90,10 +91,6 @@ class FedRoD(ClassifierMethod):
         values = local["parameters"], local["buffers"]
         generic, personal, _ = _heads(model, *values, batch["x"], training=False)
         return generic + personal
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return None  # every client is scored with a head of its own already
 
 
 def _heads(

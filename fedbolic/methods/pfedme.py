@@ -9,7 +9,6 @@ from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.local_training import LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 
@@ -57,6 +56,9 @@ class PFedMe(ClassifierMethod):
     personal_proximal: float = 1.0
     server_lr: float = 1.0
 
+    weights = "uniform"
+    models = "both"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(personal_lr=self.personal_lr, personal_proximal=self.personal_proximal)
@@ -66,10 +68,6 @@ class PFedMe(ClassifierMethod):
     @override
     def server_optimizer(self) -> ServerOptimizer:
         return ServerSGD(self.server_lr)
-
-    @override
-    def weight(self, client: Client) -> float:
-        return 1.0
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -101,7 +99,3 @@ class PFedMe(ClassifierMethod):
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = self.start(message, client, client_state)
         return {**local, **client_state.get("personal", {})}, context
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return None  # every client is scored with a model of its own already

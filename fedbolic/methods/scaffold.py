@@ -44,6 +44,8 @@ class Scaffold(ClassifierMethod):
 
     server_lr: float = 1.0
 
+    weights = "uniform"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(server_lr=self.server_lr)
@@ -52,10 +54,6 @@ class Scaffold(ClassifierMethod):
     @override
     def server_optimizer(self) -> ServerOptimizer:
         return ServerSGD(self.server_lr)
-
-    @override
-    def weight(self, client: Client) -> float:
-        return 1.0
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -15,10 +15,12 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
 from fedbolic.data.graphs.graph import simple_edges
+from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import GraphBlock, graph_block
+from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import (
     Activation,
     Flat,
@@ -28,7 +30,7 @@ from flatland.graphs.model import (
     check_layers,
     widths_of,
 )
-from flatland.rivals.personal_means import PersonalMeans
+from flatland.rivals.personal_means import network_of, with_means, without_means
 
 MASKS: Sharing = {"*.mask": "personal", "*": "shared"}
 """Sharing table of FED-PUB: masks stay at the client, everything else is shared."""
@@ -111,7 +113,7 @@ class GraphEmbedding(nn.Module):
 
 
 @dataclass(frozen=True)
-class FedPub(PersonalMeans):
+class FedPub(GraphMethod):
     r"""Similarity-weighted averaging of client models, with private masks.
 
     The server keeps a separate model for each client. Every client embeds the same random graph
@@ -169,6 +171,19 @@ class FedPub(PersonalMeans):
         super().__post_init__()
         check.not_negative(temperature=self.temperature, sparsity=self.sparsity)
 
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Gather()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return without_means(super().init(meta, rng), self.sharing)
+
+    @override
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return network_of(server_state, client_id)
+
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = super().received(message, client, client_state)
@@ -211,7 +226,7 @@ class FedPub(PersonalMeans):
         embeddings = torch.stack([one["embedding"] for one in total.payload.values()])
         shares = similarity(embeddings.double(), self.temperature)
         common = torch.full_like(shares[0], 1 / len(shares))
-        return self.with_means(server_state, total, shares=shares, common=common)
+        return with_means(server_state, total, shares=shares, common=common)
 
 
 def similarity(

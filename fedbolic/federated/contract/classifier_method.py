@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -51,6 +52,12 @@ class ClassifierMethod(GradientMethod):
     local: LocalTraining = LocalTraining()
     lr: float = 0.1
 
+    weights: ClassVar[Literal["size", "uniform"]] = "size"
+    """Weight of a client in the mean: its number of training examples, or 1."""
+
+    models: ClassVar[Literal["global", "both", "personal"]] = "global"
+    """Models that are scored: the server's, also one of each client, or the clients' alone."""
+
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
         check.positive(lr=self.lr)
@@ -68,7 +75,8 @@ class ClassifierMethod(GradientMethod):
     @property
     @override
     def traits(self) -> Traits:
-        return dataclasses.replace(super().traits, learns_from=LabelledSplit)
+        common = self.models != "personal"
+        return dataclasses.replace(super().traits, learns_from=LabelledSplit, global_model=common)
 
     @property
     @override
@@ -76,8 +84,8 @@ class ClassifierMethod(GradientMethod):
         return Mean()
 
     def weight(self, client: Client) -> float:
-        """Weight of a client in the aggregate; by default its number of training examples."""
-        return float(client.size)
+        """Weight of a client in the aggregate, as ``weights`` says."""
+        return float(client.size) if self.weights == "size" else 1.0
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -191,5 +199,7 @@ class ClassifierMethod(GradientMethod):
 
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
+        if self.models != "global":
+            return None  # every client is scored with a model of its own already
         local = dataclasses.replace(self.local, epochs=epochs)
         return dataclasses.replace(self, local=local, lr=lr or self.lr)

@@ -164,6 +164,19 @@ def assemble(
     )
 
 
+def own_model(model: Model, message: Tree, client_state: Tree, client: Client) -> Assembly:
+    """Values of a client whose whole model is personal: those that it kept, or the initial ones.
+
+    Args:
+        model: Architecture.
+        message: The ``seed``.
+        client_state: ``parameters`` and ``buffers``, missing the first time.
+        client: The client.
+    """
+    received = {"parameters": {}, "buffers": {}, "seed": message["seed"]}
+    return assemble(model, {"*": "personal"}, received, client_state, client)
+
+
 @functools.lru_cache(maxsize=4)  # the clients of a round need the same values one after another
 def _initial(
     model: Model, seed: int, device: torch.device, dtype: torch.dtype

@@ -245,10 +245,9 @@ def add_adapters(
                 f"{', '.join(places) or 'none'}"
             )
     module.requires_grad_(False)
-    adapted = [name for name in places if any(fnmatchcase(name, p) for p in patterns)]
+    adapted = [name for name in places if any(fnmatchcase(name, one) for one in patterns)]
     wrapper = LoRALinear if kind == "lora" else HypLoRALinear
-    for name in adapted:
-        parent, key = places[name]
+    for parent, key in (places[name] for name in adapted):
         setattr(parent, key, wrapper(getattr(parent, key), rank=rank, alpha=alpha))
     return adapted
 
