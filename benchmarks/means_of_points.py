@@ -78,7 +78,7 @@ class MeanOfPoints(HierarchyEmbedding):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return PointRows(self.space, self.mean)
+        return PointRows(self.table.space, self.mean)
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:

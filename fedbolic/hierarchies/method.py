@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
@@ -32,7 +31,6 @@ from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
 from fedbolic.hierarchies.scored_places import places_of
 from fedbolic.hierarchies.scores import pairs_of, score_distances
-from fedbolic.manifolds import Manifold
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler
 from fedbolic.nn.loss.pair_loss import RankingLoss
@@ -153,11 +151,6 @@ class HierarchyEmbedding(GradientMethod):
         return NodeTable(self.dim, self.c, self.bias, self.score)
 
     @property
-    def space(self) -> Manifold:
-        """The space of the embeddings."""
-        return self.table.space
-
-    @property
     @override
     def traits(self) -> Traits:
         return dataclasses.replace(
@@ -194,8 +187,11 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
-        if self.steps is not None:
-            return self._equal_steps(self.steps, client).plan(model, client, rng).cut(self.steps)
+        if self.steps is not None:  # as many epochs as this client needs for its steps
+            batches = -(-client.size // (self.local.batch_size or client.size))
+            local = dataclasses.replace(self.local, epochs=-(-self.steps // batches))
+            enough = dataclasses.replace(self, local=local, steps=None)
+            return enough.plan(model, client, rng).cut(self.steps)
         plan = super().plan(model, client, rng)
         split, num_nodes = pairs_of(client), client.meta.num_classes
         device = split.hierarchy.pairs.device
@@ -211,12 +207,6 @@ class HierarchyEmbedding(GradientMethod):
         mask = self.negatives.mask(nodes, drawn, known=split.hierarchy.keys, num_nodes=num_nodes)
         unrelated = mask & ~split.is_unknown(nodes, drawn)
         return dataclasses.replace(plan, draws={"negatives": drawn, "unrelated": unrelated})
-
-    def _equal_steps(self, steps: int, client: Client) -> "HierarchyEmbedding":
-        """The method with just as many epochs as this client needs for its steps."""
-        batches = -(-client.size // (self.local.batch_size or client.size))
-        local = dataclasses.replace(self.local, epochs=-(-steps // batches))
-        return dataclasses.replace(self, local=local, steps=None)
 
     @override
     def loss(
@@ -282,14 +272,6 @@ class HierarchyEmbedding(GradientMethod):
         table = self.table
         return -table.gaps(table.embed(local["parameters"][TABLE]), batch["x"][:, 0])
 
-    def points(self, parameters: Params) -> Float[Tensor, "n ambient"]:
-        """The embedding of every node, without its bias.
-
-        Args:
-            parameters: The table.
-        """
-        return self.table.points(self.table.embed(parameters[TABLE]))
-
     @override
     def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
         if self.personal and client.id == HOLDOUT:
@@ -315,5 +297,6 @@ class HierarchyEmbedding(GradientMethod):
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         if self.dim != 2 or self.personal or not self.c or data.holdout is None:
             return {}
-        points = self.points(server_state["parameters"])
+        table = self.table
+        points = table.points(table.embed(server_state["parameters"][TABLE]))
         return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.c)}

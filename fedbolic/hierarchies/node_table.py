@@ -108,7 +108,8 @@ class NodeTable:
             v: Output of the model for the ancestors.
         """
         x, y = self.points(u), self.points(v)
-        gap = -_product(x * y) if self.score == "dot" else self.space.dist(x, y)
+        # coordinates in the flat ball are half of those of the tangents
+        gap = -4 * (x * y).sum(-1) if self.score == "dot" else self.space.dist(x, y)
         return self._biased(gap, u, v)
 
     def gaps(
@@ -122,7 +123,7 @@ class NodeTable:
         """
         y, rows = self.points(embedded), embedded[nodes]
         x = self.points(rows)
-        gaps = -_product(x.unsqueeze(1) * y) if self.score == "dot" else self.space.cdist(x, y)
+        gaps = -4 * x @ y.T if self.score == "dot" else self.space.cdist(x, y)
         return self._biased(gaps, rows.unsqueeze(1), embedded)
 
     def _biased(self, gap: Tensor, u: Tensor, v: Tensor) -> Tensor:
@@ -130,11 +131,6 @@ class NodeTable:
             return gap
         gap = gap - v[..., -1]
         return gap - u[..., -1] if self.bias == "both" else gap
-
-
-def _product(coordinates: Tensor) -> Tensor:
-    """Sums of products of coordinates in the ball, which are half of those of the tangents."""
-    return 4 * coordinates.sum(-1)
 
 
 @functools.cache

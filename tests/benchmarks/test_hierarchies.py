@@ -14,6 +14,7 @@ from benchmarks.hierarchy_exact import EXACT, Walk
 from benchmarks.hierarchy_table import Contest, contests, table
 from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Results
+from benchmarks.script import FOLDER
 from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy, balanced_tree, random_tree
 
@@ -141,5 +142,5 @@ def test_a_side_is_ahead_by_two_standard_errors():
 def test_the_figures_of_the_page_are_those_of_the_file():
     known = Results(FIGURES, quiet=True).known
     shown = table(contests(known))
-    page = (FIGURES.parent / "hierarchies.md").read_text("utf-8")
+    page = (FOLDER.parent / "fedbolic/hierarchies/README.md").read_text("utf-8")
     assert shown in page

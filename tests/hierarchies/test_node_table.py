@@ -135,7 +135,8 @@ def test_points_and_the_figure_leave_the_bias_out(data):
     plain = dataclasses.replace(method, bias="none")
     table = message["parameters"]["weight"]
     without = {**message, "parameters": {"weight": table[:, :2]}}
-    assert_near(method.points(message["parameters"]), plain.points(without["parameters"]), 0.0)
+    points = [m.table.points(m.table.embed(t)) for m, t in ((method, table), (plain, table[:, :2]))]
+    assert_near(*points, 0.0)
     figures = [m.figures(state, data)["tree"] for m, state in ((method, message), (plain, without))]
     assert_near(figures[0].points, figures[1].points, 0.0)
 
