@@ -12,13 +12,14 @@ from typing import Any
 
 from fedbolic import __version__
 from fedbolic.cli.help import options_in_full
+from fedbolic.cli.overview import ABOUT, FIRST_LINES, listed_configs
 from fedbolic.core.imports import extra
 from fedbolic.data import agree_names
 from fedbolic.federated import RunStoppedError
 from fedbolic.remote import loopback
 from fedbolic.remote.accounts import UNITS, PrivacyAccounts
 from fedbolic.report.html_report import write_page
-from fedbolic.report.text_report import compose, keep, report
+from fedbolic.report.text_report import compose, keep
 from fedbolic.run.configuration import (
     SetupError,
     given,
@@ -30,7 +31,6 @@ from fedbolic.run.configuration import (
 )
 from fedbolic.run.experiment import resume, run
 from fedbolic.run.exports import WRITERS, export
-from fedbolic.run.packaged_configs import config_names, description
 from fedbolic.run.progress import ProgressBar, terminal
 from fedbolic.run.sweeps import sweep
 
@@ -188,10 +188,7 @@ def _report_or_page(settings: dict[str, Any]) -> int:
 
 
 def _configs(_: dict[str, Any]) -> int:
-    """List the package's configurations, each with its description."""
-    names = config_names()
-    width = max(map(len, names), default=0)
-    sys.stdout.writelines(f"{name:{width}}  {description(name)}\n" for name in names)
+    sys.stdout.write(listed_configs())
     return 0
 
 
@@ -255,22 +252,23 @@ def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
 @functools.cache
 def command_line() -> ArgumentParser:
     """The parser of the whole command line, made once: it takes a tenth of a second."""
-    parser = new_parser(prog="fedbolic", version=__version__, description=__doc__)
-    commands = parser.add_subcommands(dest="command")
+    parser = new_parser(prog="fedbolic", version=__version__, description=ABOUT)
+    commands, about = parser.add_subcommands(dest="command"), FIRST_LINES
     for function in (run, sweep):
         command = parser_of(function)
         command.add_argument("--overwrite", action="store_true", help="Replace existing runs.")
-        commands.add_subcommand(function.__name__, command, help=_first_line(function))
+        name = function.__name__
+        commands.add_subcommand(name, command, help=about[name])
     command = parser_of(run)
     command.add_class_arguments(loopback.DeploymentConfig, "deployment")
     command.add_argument(
         "--app", type=Path, help="Only write the app for `flwr run` to this folder."
     )
     command.add_argument("--overwrite", action="store_true", help="Replace an existing run.")
-    commands.add_subcommand("flower", command, help=_first_line(loopback.flower))
+    commands.add_subcommand("flower", command, help=about["flower"])
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
-    commands.add_subcommand("resume", command, help=_first_line(resume))
+    commands.add_subcommand("resume", command, help=about["resume"])
     command = new_parser()
     command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
     command.add_argument(
@@ -279,23 +277,22 @@ def command_line() -> ArgumentParser:
     command.add_argument(
         "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
     )
-    commands.add_subcommand("report", command, help=_first_line(report))
-    commands.add_subcommand("configs", new_parser(), help="List the package's configurations.")
+    commands.add_subcommand("report", command, help=about["report"])
+    commands.add_subcommand("configs", new_parser(), help=about["configs"])
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
     command.add_argument(
         "--to", type=Path, required=True, help=f"New file, which ends in {', '.join(WRITERS)}."
     )
     command.add_argument("--client", type=int, help="Client whose personal result is saved.")
-    commands.add_subcommand("export", command, help=_first_line(export))
+    commands.add_subcommand("export", command, help=about["export"])
     command = new_parser()
     command.add_argument("files", type=Path, nargs="+", help="Hierarchies, or files of names.")
     command.add_argument("--to", type=Path, required=True, help="New file: .names.")
     command.add_argument("--key", type=Path, help="File of the holders' key, to hash names with.")
-    commands.add_subcommand("names", command, help=_first_line(agree_names))
+    commands.add_subcommand("names", command, help=about["names"])
     command = new_parser()
-    about = "Create or show the privacy accounts of a node's data."
-    commands.add_subcommand("account", command, help=about)
+    commands.add_subcommand("account", command, help=about["account"])
     _add_account_actions(command)
     return parser
 
@@ -309,7 +306,3 @@ def _add_account_actions(command: ArgumentParser) -> None:
         if name == "create":
             action.add_method_arguments(PrivacyAccounts, "create", as_positional=False)
         actions.add_subcommand(name, action, help=about)
-
-
-def _first_line(function: Callable) -> str:
-    return (function.__doc__ or "").partition("\n")[0]

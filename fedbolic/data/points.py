@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float64, Int64
-from scipy.integrate import cumulative_trapezoid
 from torch import Tensor
 from typing_extensions import override
 
@@ -259,7 +259,7 @@ def uniform_points(
         half = (share.sqrt() * math.sinh(farthest)).asinh()
     else:
         grid = np.linspace(0, farthest, _NUM_RADII)
-        volume = cumulative_trapezoid(np.sinh(2 * grid) ** (dim - 1), initial=0)
+        volume = scipy.integrate.cumulative_trapezoid(np.sinh(2 * grid) ** (dim - 1), initial=0)
         half = torch.from_numpy(np.interp(share.numpy() * volume[-1], volume, grid))
     return (half.tanh() / root)[:, None] * _directions(num_points, dim, generator)
 

@@ -1,10 +1,10 @@
 """The direct pairs of a hierarchy, from which all others follow."""
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from fedbolic.data import Hierarchy
@@ -35,6 +35,6 @@ def direct_pairs(hierarchy: Hierarchy) -> Int64[Tensor, "m 2"]:
 def _chains(hierarchy: Hierarchy) -> NDArray[np.int64]:
     """Keys of the pairs whose ends two pairs join."""
     pairs, size = hierarchy.pairs.cpu().numpy(), len(hierarchy)
-    joined = csr_array((np.ones(len(pairs)), pairs.T), shape=(size, size))
-    found = coo_array(joined @ joined)
+    joined = scipy.sparse.csr_array((np.ones(len(pairs)), pairs.T), shape=(size, size))
+    found = scipy.sparse.coo_array(joined @ joined)
     return found.row.astype(np.int64) * size + found.col

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
@@ -76,7 +76,7 @@ def _bca(gaps: np.ndarray, level: float) -> tuple[float, float] | None:
     if np.ptp(gaps) == 0:  # the bootstrap distribution is a point, on which BCa is not defined
         return float(gaps[0]), float(gaps[0])
     rng = Rng().at("bootstrap").numpy()
-    found = stats.bootstrap((gaps,), np.mean, confidence_level=level, method="BCa", rng=rng)
+    found = scipy.stats.bootstrap((gaps,), np.mean, confidence_level=level, method="BCa", rng=rng)
     low, high = found.confidence_interval
     return float(low), float(high)
 
@@ -100,7 +100,7 @@ def mean_ranks(scores: PairedScores) -> tuple[dict[str, float], int]:
         return {}, 0
     values = np.array([[scores[row][block] for row in rows] for block in blocks])
     values[np.isnan(values)] = -np.inf
-    ranks = stats.rankdata(-values, axis=1).mean(axis=0)
+    ranks = scipy.stats.rankdata(-values, axis=1).mean(axis=0)
     return dict(zip(rows, ranks.tolist(), strict=True)), len(blocks)
 
 
@@ -130,7 +130,7 @@ def critical_difference(num_rows: int, num_blocks: int, *, alpha: float = 0.05) 
     check.at_least(2, num_rows=num_rows)
     check.at_least(1, num_blocks=num_blocks)
     check.rate(below_one=True, alpha=alpha)
-    quantile = stats.studentized_range.ppf(1 - alpha, num_rows, np.inf) / 2**0.5
+    quantile = scipy.stats.studentized_range.ppf(1 - alpha, num_rows, np.inf) / 2**0.5
     return float(quantile * (num_rows * (num_rows + 1) / (6 * num_blocks)) ** 0.5)
 
 

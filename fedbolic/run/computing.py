@@ -28,7 +28,7 @@ def place(settings: dict[str, Any]) -> torch.device:
     device, cuda = settings["device"], torch.cuda.is_available()
     if device == "cuda" and not cuda:
         raise SetupError("device is cuda, but torch finds no CUDA device: use --device=cpu")
-    return torch.device("cuda" if cuda and device != "cpu" else "cpu")
+    return torch.device("cuda", 0) if cuda and device != "cpu" else torch.device("cpu")
 
 
 @contextlib.contextmanager

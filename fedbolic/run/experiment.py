@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -32,15 +32,13 @@ from fedbolic.federated.contract.engine import Remote
 from fedbolic.federated.contract.method import OtherDataError
 from fedbolic.federated.contract.server_states import check_server_state
 from fedbolic.methods import FedAvg
+from fedbolic.run.callbacks import notify
 from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.run.record import RunFolder, refuse_existing
 from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
 from fedbolic.run.suited_methods import suited_methods
-
-if TYPE_CHECKING:
-    from lightning.fabric import Fabric
 
 
 def run(
@@ -121,7 +119,7 @@ def _run(
             if job.keeps_secrets:
                 folder.restrict()
             state = dataclasses.replace(state, client_states=folder.client_states())
-        job = _settle(_with_loggers(job, folder, callbacks), folder, state)
+        job = _settle(_with_loggers(job, folder), folder, state)
         state = _train(job, folder, state)
         _save_figures(job, folder, state)
     return path
@@ -168,7 +166,7 @@ def resume(
                 )
         unfinished = state.round < job.method.rounds
         if unfinished:
-            job = _settle(_with_loggers(job, folder, callbacks), folder, state)
+            job = _settle(_with_loggers(job, folder), folder, state)
             state = _train(job, folder, state)
         if unfinished or not folder.figures():  # the run may have been killed before it saved them
             _save_figures(job, folder, state)
@@ -182,8 +180,10 @@ class _Job:
     method: Method
     data: FederatedData
     trainer: Trainer
-    fabric: "Fabric"
+    device: torch.device
     settings: dict[str, Any]
+    callbacks: Sequence[object]
+    loggers: Sequence[Any] = ()
 
     @property
     def stream(self) -> Rng:
@@ -197,28 +197,27 @@ class _Job:
 
     def arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """Context for training and evaluating clients in the run's precision."""
-        return arithmetic(self.settings["precision"], self.fabric.device)
+        return arithmetic(self.settings["precision"], self.device)
 
     def environment(self) -> dict[str, Any]:
         """Settings and versions that a resumed run must repeat to be equal bit for bit."""
         remote = isinstance(self.trainer.engine, Remote)
         engine = self.trainer.engine if remote else self.settings["engine"]
         threads, precision = self.settings["threads"], self.settings["precision"]
-        device = self.fabric.device
-        same = {"threads": threads, "precision": precision, **arithmetic_of(device)}
+        same = {"threads": threads, "precision": precision, **arithmetic_of(self.device)}
         deployment = {"deployment": engine.deployment} if isinstance(engine, Remote) else {}
         return environment(engine=type(engine).__name__, **same, **deployment)
 
 
 def _prepare(settings: dict[str, Any], callbacks: Sequence[object], nodes: Remote | None) -> _Job:
     check_loggers(settings["loggers"])
-    fabric = _fabric(settings, callbacks)
+    device = place(settings)
     data = load_data(settings, nodes)
     engine = settings["engine"] if nodes is None else nodes
     parts = (settings[name] for name in ("cohort", "channels", "evaluation", "privacy"))
     trainer = Trainer(engine, *parts)
-    data = data.to(fabric.device, DTYPES[settings["precision"]])
-    return _Job(settings["method"], data, trainer, fabric, settings)
+    data = data.to(device, DTYPES[settings["precision"]])
+    return _Job(settings["method"], data, trainer, device, settings, callbacks)
 
 
 def _begin(job: _Job) -> TrainerState:
@@ -229,26 +228,10 @@ def _begin(job: _Job) -> TrainerState:
         raise SetupError(f"{error}: take other data, or one of {fitting}") from error
 
 
-def _with_loggers(job: _Job, folder: RunFolder, callbacks: Sequence[object]) -> _Job:
+def _with_loggers(job: _Job, folder: RunFolder) -> _Job:
     """The job with its loggers, which may write to the run's folder as soon as they are created."""
     made = make_loggers(job.settings["loggers"], folder.path)
-    return dataclasses.replace(job, fabric=_fabric(job.settings, callbacks, made))
-
-
-def _fabric(
-    settings: dict[str, Any], callbacks: Sequence[object], loggers: Sequence[Any] = ()
-) -> "Fabric":
-    # imported here because it takes half of this file's import time and worker processes do not
-    # need it
-    from lightning.fabric import Fabric
-
-    return Fabric(
-        accelerator=settings["device"],
-        devices=1,
-        precision=settings["precision"],
-        loggers=list(loggers),
-        callbacks=list(callbacks),
-    )
+    return dataclasses.replace(job, loggers=made)
 
 
 def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
@@ -322,9 +305,9 @@ def _settle(job: _Job, folder: RunFolder, state: TrainerState) -> _Job:
 
 def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
     """Run the remaining rounds, save each one, and return the last state."""
-    fabric, rounds = job.fabric, job.method.rounds
+    rounds = job.method.rounds
     exchanges = job.trainer.run(job.method, job.data, job.stream, state)
-    fabric.call("on_run_start", round=state.round, rounds=rounds)
+    notify(job.callbacks, "on_run_start", round=state.round, rounds=rounds)
     status = "failed"
     try:
         began = time.perf_counter()
@@ -337,13 +320,15 @@ def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
                 began = time.perf_counter()
                 if state.exchange == 0 and not state.attempt:  # a round has ended
                     common = {row.name: row.value for row in rows if row.client is None}
-                    fabric.log_dict(common, step=state.round)
-                    fabric.call("on_round_end", round=state.round, rounds=rounds, rows=rows)
+                    for each in job.loggers:
+                        each.log_metrics(metrics=common, step=state.round)
+                    told = {"round": state.round, "rounds": rounds, "rows": rows}
+                    notify(job.callbacks, "on_round_end", **told)
         status = "success"
     finally:
-        for logger in fabric.loggers:
-            logger.finalize(status)  # some loggers write only now
-        fabric.call("on_run_end")
+        for each in job.loggers:
+            each.finalize(status)  # some loggers write only now
+        notify(job.callbacks, "on_run_end")
     return state
 
 
@@ -363,7 +348,7 @@ def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
     """Save the method's figures; a failure is only a warning because the run is complete."""
     try:
         stream = job.stream.at("figures")
-        with torch.no_grad(), stream.as_torch_global(job.fabric.device):
+        with torch.no_grad(), stream.as_torch_global(job.device):
             data = job.data if job.trainer.privacy is None else job.data.without_clients()
             folder.save_figures(job.method.figures(state.server_state, data))
     except OSError as error:

@@ -5,8 +5,8 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy import spatial
 
 from fedbolic.core.imports import extra
 
@@ -45,7 +45,7 @@ class KDTree:
     exact = True
 
     def __init__(self, points: Float[np.ndarray, "n dim"]) -> None:
-        self._tree = spatial.KDTree(points, leafsize=LEAF)
+        self._tree = scipy.spatial.KDTree(points, leafsize=LEAF)
 
     def nearest(
         self, centre: Float[np.ndarray, " dim"], count: int, *, within: float

@@ -196,7 +196,7 @@ def test_a_missing_package_names_its_extra(refusals, name, code):
 
 
 def test_the_command_line_names_its_extra_in_one_line():
-    code = "from fedbolic.__main__ import main; sys.exit(main(['--version']))"
+    code = "from fedbolic.__main__ import main; sys.exit(main(['run']))"
     done = run_without(modules_of("run"), code)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"fedbolic: .* needs \S+: pip install 'fedbolic\[run\]'\n", done.stderr)

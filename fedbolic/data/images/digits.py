@@ -1,9 +1,12 @@
 """The small data set of handwritten digits included in scikit-learn."""
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedbolic.core.imports import extra
@@ -23,14 +26,23 @@ class Digits(Dataset):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
-        # imported here because it takes a second and other data sets do not need it
-        with extra("data", "Digits"):
-            from sklearn.datasets import load_digits
-
-        pixels, labels = load_digits(return_X_y=True)
-        x = torch.tensor(pixels / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
-        y = torch.tensor(labels, dtype=torch.int64)
+        table = _table()
+        x = torch.tensor(table[:, :-1] / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
+        y = torch.tensor(table[:, -1], dtype=torch.int64)
         test = torch.zeros(len(y), dtype=torch.bool)
         for label in range(10):
             test[(y == label).nonzero().flatten()[3::4]] = True
         return OfficialParts("Digits", x[~test], y[~test], x[test], y[test], num_classes=10)
+
+
+def _table() -> NDArray[np.float64]:
+    """Pixels and labels by row, as scikit-learn installs them."""
+    found = importlib.util.find_spec("sklearn")
+    file = Path((found and found.origin) or "").parent / "datasets/data/digits.csv.gz"
+    if file.is_file():  # a tenth of the time that importing scikit-learn takes
+        return np.loadtxt(file, delimiter=",")
+    with extra("data", "Digits"):
+        from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return np.column_stack((np.asarray(pixels), np.asarray(labels)))

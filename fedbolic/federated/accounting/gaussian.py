@@ -2,8 +2,7 @@
 
 import math
 
-from scipy.optimize import root_scalar
-from scipy.special import log_ndtr, ndtr, ndtri
+import scipy
 
 from fedbolic.core import check
 
@@ -62,10 +61,12 @@ def gaussian_epsilon(dp_delta: float, noise_multiplier: float, num_releases: int
         return 0.0
     mu = math.sqrt(num_releases) / noise_multiplier
     # above this epsilon the first term alone is at most delta
-    top = mu * (mu / 2 + max(0.0, -float(ndtri(dp_delta)))) + 1e-9
+    top = mu * (mu / 2 + max(0.0, -float(scipy.special.ndtri(dp_delta)))) + 1e-9
     if _delta(top, mu) >= dp_delta:  # noise so small that rounding hides the difference
         return top
-    found = root_scalar(lambda epsilon: _delta(epsilon, mu) - dp_delta, bracket=(0.0, top))
+    found = scipy.optimize.root_scalar(
+        lambda epsilon: _delta(epsilon, mu) - dp_delta, bracket=(0.0, top)
+    )
     return float(found.root)
 
 
@@ -81,5 +82,5 @@ def check_delta(dp_delta: float) -> None:
 
 def _delta(epsilon: float, mu: float) -> float:
     # the second term in logarithms, where it is at most 0: exp(epsilon) alone would overflow
-    second = min(0.0, epsilon + log_ndtr(-mu / 2 - epsilon / mu))
-    return ndtr(mu / 2 - epsilon / mu) - math.exp(second)
+    second = min(0.0, epsilon + scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
+    return scipy.special.ndtr(mu / 2 - epsilon / mu) - math.exp(second)

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from scipy.optimize import root_scalar
+import scipy
 
 from fedbolic.core import check
 from fedbolic.core.log import logger
@@ -302,7 +302,7 @@ def solve_noise(
         high += 1.0
     while excess(high - 1.0) <= 0:
         high -= 1.0
-    found = float(root_scalar(excess, bracket=(high - 1.0, high), xtol=5e-4).root)
+    found = float(scipy.optimize.root_scalar(excess, bracket=(high - 1.0, high), xtol=5e-4).root)
     while excess(found) > 0:
         found += 2e-4
     return math.exp(found)

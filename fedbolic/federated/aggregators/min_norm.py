@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.optimize import nnls
 from torch import Tensor
 from typing_extensions import override
 
@@ -208,7 +208,7 @@ def _least_of_solutions(equations: np.ndarray, u: np.ndarray, form: np.ndarray) 
 
 def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
     # a vector can change sets several times; scipy's default limit of 3 per vector can be too low
-    return nnls(matrix, target, maxiter=50 * matrix.shape[1])[0]
+    return scipy.optimize.nnls(matrix, target, maxiter=50 * matrix.shape[1])[0]
 
 
 def _above_rounding(values: np.ndarray) -> np.ndarray:

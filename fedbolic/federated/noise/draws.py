@@ -6,10 +6,10 @@ import secrets
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float64, UInt64
 from numpy import ndarray
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedbolic.core.log import logger
@@ -68,7 +68,7 @@ class SecretStream:
             arXiv:2107.10138.
         """
         uniform = self.uniform(4 * size).numpy().reshape(4, size)
-        return torch.from_numpy(ndtri(uniform).sum(axis=0) / 2)
+        return torch.from_numpy(scipy.special.ndtri(uniform).sum(axis=0) / 2)
 
     def integers(self) -> IntegerDraws:
         """Exact draws of integers; every call begins the same draws again."""

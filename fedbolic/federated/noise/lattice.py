@@ -4,8 +4,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+import scipy
 from jaxtyping import Float64, Int64
-from scipy.optimize import root_scalar
 from torch import Tensor
 
 from fedbolic.core import check
@@ -203,7 +203,8 @@ def finest_lattice(
         raise ValueError(_too_small(start, bits, failure))
     while excess(low) < 0:
         low -= 4.0
-    found = float(root_scalar(excess, bracket=(low, high), method="bisect", xtol=1e-6).root)
+    root = scipy.optimize.root_scalar(excess, bracket=(low, high), method="bisect", xtol=1e-6)
+    found = float(root.root)
     while excess(found) >= 0:  # a step of the floors and ceilings may lie within the tolerance
         found += 1e-6
     return dataclasses.replace(start, granularity=math.exp(found))

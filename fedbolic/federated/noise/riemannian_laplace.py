@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
+import scipy
 import torch
 from jaxtyping import Float, Float64
-from scipy.special import betainc, betaincinv, betaln, gammainc, gammaincinv
 from torch import Tensor
 
 from fedbolic.core import check
@@ -95,11 +95,13 @@ class RiemannianLaplace:
         """
         check.not_negative(distance=distance)
         if self._root == 0:
-            return float(gammainc(self.dim, distance / self.scale))
+            return float(scipy.special.gammainc(self.dim, distance / self.scale))
         within = -math.expm1(-2 * self._root * distance)
         if within < 0.5:
-            return float(betainc(self.dim, self._alpha, within))
-        return 1 - float(betainc(self._alpha, self.dim, math.exp(-2 * self._root * distance)))
+            return float(scipy.special.betainc(self.dim, self._alpha, within))
+        return 1 - float(
+            scipy.special.betainc(self._alpha, self.dim, math.exp(-2 * self._root * distance))
+        )
 
     def quantile(self, level: float) -> float:
         """Distance from ``loc`` that is not exceeded with probability ``level``.
@@ -114,14 +116,14 @@ class RiemannianLaplace:
             raise ValueError(f"level must lie in (0, 1), got {level}")
         n, alpha = self.dim, self._alpha if self._root else 0.0
         if self._root == 0:
-            return self.scale * float(gammaincinv(n, level))
-        within = float(betaincinv(n, alpha, level))
+            return self.scale * float(scipy.special.gammaincinv(n, level))
+        within = float(scipy.special.betaincinv(n, alpha, level))
         if within < 0.5:
             return -math.log1p(-within) / (2 * self._root)
-        beyond = float(betaincinv(alpha, n, 1 - level))
+        beyond = float(scipy.special.betaincinv(alpha, n, 1 - level))
         if beyond > TINY:
             return -math.log(beyond) / (2 * self._root)
-        power = math.log1p(-level) + math.log(alpha) + float(betaln(alpha, n))
+        power = math.log1p(-level) + math.log(alpha) + float(scipy.special.betaln(alpha, n))
         return -power / alpha / (2 * self._root)
 
     def log_prob(self, value: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch"]:
@@ -137,7 +139,7 @@ class RiemannianLaplace:
         sphere = math.log(2) + n / 2 * math.log(math.pi) - math.lgamma(n / 2)
         if self._root == 0:
             return sphere + math.lgamma(n) + n * math.log(self.scale)
-        return sphere - n * math.log(2 * self._root) + float(betaln(self._alpha, n))
+        return sphere - n * math.log(2 * self._root) + float(scipy.special.betaln(self._alpha, n))
 
     def sample(self, size: int, stream: SecretStream) -> Float64[Tensor, "size ambient"]:
         """Independent draws; those beyond the range of the dtype are clamped.

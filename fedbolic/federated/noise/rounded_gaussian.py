@@ -2,9 +2,9 @@
 
 import mpmath
 import numpy as np
+import scipy
 from jaxtyping import Int64
 from numpy import ndarray
-from scipy.special import ndtri
 
 from fedbolic.federated.noise.draws import SecretStream
 
@@ -52,7 +52,7 @@ def rounded_gaussian(stream: SecretStream, size: int, *, scale: float) -> Int64[
     words = stream.words(size)
     tail, negative = words >> np.uint64(1), (words & np.uint64(1)).astype(bool)
     # the tail probability is a number from tail to tail + 1 over 2 ** 64, below a half
-    quantile = -ndtri((tail.astype(np.float64) + 0.5) * 2.0**-64)
+    quantile = -scipy.special.ndtri((tail.astype(np.float64) + 0.5) * 2.0**-64)
     place = scale * quantile + 0.5
     found = np.floor(place)
     # the slope of a quantile is at most sqrt(pi / 2) over the tail probability
@@ -79,7 +79,7 @@ def _nearest(tail: int, scale: float) -> int:
         def beyond(place: float) -> bool:
             return (tail + mpmath.mpf(0.5)) / whole < mpmath.erfc(place / root) / 2
 
-        near = int(-scale * ndtri((tail + 0.5) * 2.0**-320) + 0.5)
+        near = int(-scale * scipy.special.ndtri((tail + 0.5) * 2.0**-320) + 0.5)
         while near > 0 and not beyond(near - 0.5):
             near -= 1
         while beyond(near + 0.5):

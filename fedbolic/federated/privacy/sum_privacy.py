@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scipy.optimize import root_scalar
+import scipy
 
 from fedbolic.core import check
 from fedbolic.federated.accounting.gaussian import check_delta
@@ -125,7 +125,9 @@ def _least_noise(epsilon_of: Callable[[float], float], budget: float) -> float:
     low = high - 0.5
     while excess(low) <= 0:
         low -= 0.5
-    found = float(root_scalar(excess, bracket=(low, high), method="bisect", xtol=5e-4).root)
+    found = float(
+        scipy.optimize.root_scalar(excess, bracket=(low, high), method="bisect", xtol=5e-4).root
+    )
     while excess(found) > 0:
         found += 2e-4
     return math.exp(found)

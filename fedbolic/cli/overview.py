@@ -1,0 +1,66 @@
+"""Answers of the command line that need neither torch nor the packages of a run."""
+
+from collections.abc import Sequence
+
+from fedbolic import __version__
+from fedbolic.run.packaged_configs import config_names, description
+
+ABOUT = "Train and evaluate hyperbolic federated models."
+
+FIRST_LINES = {
+    "run": "Train a federated method and save its configuration, metrics and checkpoints in a "
+    "folder.",
+    "sweep": "Run every row of a table with every seed; finished runs are kept, stopped runs "
+    "resumed.",
+    "flower": "Run a federation whose clients are SuperNodes on this machine, each in separate "
+    "processes.",
+    "resume": "Resume a stopped run, with results bit for bit equal to those of an uninterrupted "
+    "run.",
+    "report": "Summarize runs in a Markdown table, and plot their accuracy by round and their "
+    "figures.",
+    "configs": "List the package's configurations.",
+    "export": "Save the result of a run in the format of a file's extension, and its card.",
+    "names": "Write the file of all names in some files: one of each holder, then one of all "
+    "holders.",
+    "account": "Create or show the privacy accounts of a node's data.",
+}
+"""Commands in the order of the help, each with its first line."""
+
+
+def overview(words: Sequence[str]) -> str | None:
+    """The version, the help of the whole command line, or the list of configurations.
+
+    Args:
+        words: Command-line arguments.
+
+    Returns:
+        The text to print; ``None`` if something else is asked for.
+
+    Raises:
+        FileNotFoundError: If the package was installed without its configurations.
+    """
+    match list(words):
+        case ["--version"]:
+            return f"fedbolic {__version__}\n"
+        case ["-h" | "--help"]:
+            return _help()
+        case ["configs"]:
+            return listed_configs()
+    return None
+
+
+def listed_configs() -> str:
+    """The package's configurations, each with its description."""
+    names = config_names()
+    width = max(map(len, names), default=0)
+    return "".join(f"{name:{width}}  {description(name)}\n" for name in names)
+
+
+def _help() -> str:
+    from fedbolic.run.configuration import new_parser  # the other answers need no parser
+
+    parser = new_parser(prog="fedbolic", version=__version__, description=ABOUT)
+    commands = parser.add_subcommands(dest="command")
+    for name, about in FIRST_LINES.items():
+        commands.add_subcommand(name, new_parser(), help=about)
+    return parser.format_help()
