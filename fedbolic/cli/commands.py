@@ -16,6 +16,7 @@ from fedbolic.cli.overview import ABOUT, FIRST_LINES, listed_configs
 from fedbolic.core.imports import extra
 from fedbolic.data import agree_names
 from fedbolic.federated import RunStoppedError
+from fedbolic.hierarchies.ready_tables import READY, make_ready
 from fedbolic.remote import loopback
 from fedbolic.remote.accounts import UNITS, PrivacyAccounts
 from fedbolic.report.html_report import write_page
@@ -206,6 +207,13 @@ def _names(settings: dict[str, Any]) -> int:
     return 0
 
 
+def _ready(settings: dict[str, Any]) -> int:
+    with setting_up():
+        checksum = make_ready(settings["table"], settings["to"])
+    sys.stdout.write(f"{checksum}  {settings['to']}\n")
+    return 0
+
+
 def _account(settings: dict[str, Any]) -> int:
     """Create an account, or print what the accounts of some data have spent."""
     asked = settings[settings["action"]]
@@ -234,6 +242,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "export": _export,
     "account": _account,
     "names": _names,
+    "ready": _ready,
     "report": _report_or_page,
 }
 
@@ -291,6 +300,10 @@ def command_line() -> ArgumentParser:
     command.add_argument("--to", type=Path, required=True, help="New file: .names.")
     command.add_argument("--key", type=Path, help="File of the holders' key, to hash names with.")
     commands.add_subcommand("names", command, help=about["names"])
+    command = new_parser()
+    command.add_argument("table", type=str, help=f"Name: {' or '.join(READY)}.")
+    command.add_argument("--to", type=Path, required=True, help="File: .npz or .safetensors.")
+    commands.add_subcommand("ready", command, help=about["ready"])
     command = new_parser()
     commands.add_subcommand("account", command, help=about["account"])
     _add_account_actions(command)

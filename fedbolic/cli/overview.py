@@ -22,6 +22,7 @@ FIRST_LINES = {
     "export": "Save the result of a run in the format of a file's extension, and its card.",
     "names": "Write the file of all names in some files: one of each holder, then one of all "
     "holders.",
+    "ready": "Make a ready table from the public file and write it, as it would be published.",
     "account": "Create or show the privacy accounts of a node's data.",
 }
 """Commands in the order of the help, each with its first line."""

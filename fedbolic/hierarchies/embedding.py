@@ -25,7 +25,7 @@ from fedbolic.manifolds import ManifoldPlaces, Places
 from fedbolic.search import HyperbolicIndex
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Embedding:
     """Places of the nodes of a hierarchy, by name.
 
@@ -87,6 +87,10 @@ class Embedding:
             hierarchy = Hierarchy(names, pairs[(pairs >= 0).all(dim=1)])
         pairs = direct_pairs(hierarchy) if hierarchy.num_pairs else None
         return cls(hierarchy.names, places, pairs)
+
+    def __repr__(self) -> str:
+        kind, dim = type(self.places).__name__, self.places.dim
+        return f"Embedding of {len(self)} nodes in {dim} dimensions ({kind})"
 
     def __len__(self) -> int:
         """The number of nodes."""
@@ -219,10 +223,11 @@ class Embedding:
             dtype: ``numpy.float64`` or ``numpy.float32``.
 
         Raises:
-            ValueError: If the dtype cannot tell the points apart there.
+            ValueError: If the dtype is another, or cannot tell the points apart there.
         """
-        kind = getattr(torch, np.dtype(dtype).name)
-        return self.places.to_poincare(kind).detach().cpu().numpy()
+        name = np.dtype(dtype).name
+        check.one_of(("float32", "float64"), dtype=name)
+        return self.places.to_poincare(getattr(torch, name)).detach().cpu().numpy()
 
     def to_csv(self, file: Path | str, *, formulas: bool = False) -> None:
         """Write a table of names, parents and coordinates: see :func:`write_csv`.
@@ -291,6 +296,8 @@ class Embedding:
     def _place(self, query: str | Places) -> Places:
         if isinstance(query, str):
             return self.place(query)
+        if not isinstance(query, Places):
+            raise TypeError(f"a query is a name or a place, got {query!r:.80}")
         if len(query) != 1:
             raise ValueError(f"a query is one place, got {len(query)}")
         return query

@@ -224,6 +224,7 @@ def test_a_query_is_one_place_and_asks_for_one_neighbour_at_least():
         found.nearest(found.places)
     with pytest.raises(ValueError, match="k must be at least 1"):
         found.nearest("plain", 0)
+    assert repr(found) == "Embedding of 20 nodes in 3 dimensions (ManifoldPlaces)"
 
 
 @every_kind
