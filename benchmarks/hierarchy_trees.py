@@ -11,7 +11,7 @@ import torch
 
 from fedbolic.data import GoogleProducts, Hierarchy, Mammals
 
-SILENT = (
+LIBRARY = (
     *(
         "argparse",
         "ast",
@@ -102,24 +102,27 @@ def icd(root: Path | None) -> Hierarchy:
 
 
 def python(root: Path | None) -> Hierarchy:
-    """Classes of the standard library and their bases; some have several."""
+    """Classes of the standard library, with their bases; some have several. Versions differ."""
     del root
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some of the modules are deprecated
-        modules = [importlib.import_module(name) for name in ("builtins", *SILENT)]
-    own = {*modules, *(sys.modules[n] for n in SILENT)}
+        modules = [importlib.import_module(name) for name in ("builtins", *LIBRARY)]
     classes = {
         base
-        for module in own
+        for module in modules
         for _, kind in inspect.getmembers(module, inspect.isclass)
         for base in kind.__mro__
         if base.__module__.partition(".")[0] in sys.stdlib_module_names
     }
-    named = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in classes}
-    full = {kind: name for name, kind in named.items()}
-    return closure(
-        (name, [full.get(base, "") for base in named[name].__bases__]) for name in sorted(named)
-    )
+    parents: dict[str, set[str]] = {}
+    for kind in classes:  # some have the name of another, often of their base
+        above = {_name(base) for base in kind.__bases__} - {_name(kind)}
+        parents.setdefault(_name(kind), set()).update(above)
+    return closure((name, sorted(parents[name])) for name in sorted(parents))
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def closure(parents: Iterable[tuple[str, list[str]]]) -> Hierarchy:

@@ -1,6 +1,8 @@
 """Exact rows against enumeration; step sizes, seeds and verdicts of the table of controls."""
 
+import http.server
 import math
+import socketserver
 from dataclasses import replace
 
 import networkx as nx
@@ -52,6 +54,15 @@ def test_sectors_are_shared_by_leaves():
     widths = [width for _, width in walk.sectors()]
     assert widths == pytest.approx([1, 3 / 4, 1 / 4, 1 / 4, 1 / 4, 1 / 4])
     assert [middle for middle, _ in walk.sectors()][2:4] == pytest.approx([7 / 8, 1 / 8])
+
+
+def test_ancestors_of_a_class_are_those_of_its_resolution_order():
+    tree = TREES["Python"](None)
+    for kind in (bool, socketserver.ThreadingTCPServer, http.server.SimpleHTTPRequestHandler):
+        node = tree.names.index(f"{kind.__module__}.{kind.__qualname__}")
+        above = tree.ancestors[tree.offsets[node] : tree.offsets[node + 1]].tolist()
+        names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__[1:]}
+        assert {tree.names[v] for v in above} == names
 
 
 def test_popularity_and_join_count_pairs():

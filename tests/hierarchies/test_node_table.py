@@ -13,6 +13,7 @@ from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure import SecureSum
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.node_table import NodeTable
+from fedbolic.testing import check_method
 from tests.conformance.hierarchies import gap, local_training
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, train
@@ -64,6 +65,10 @@ def test_a_round_of_a_client_is_that_of_a_loop(kind, data):
     assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
     moved = update.payload["values"].abs().amax(0)
     assert (moved > 1e-3).all()  # the bias is trained with the coordinates
+
+
+def test_the_contract_of_methods_is_kept(data):
+    check_method(of_kind("flat, b_v"), data)
 
 
 @pytest.mark.parametrize("kind", ["flat, b_v", "curved, b_v", "dot, b_v"])
