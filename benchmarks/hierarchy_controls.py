@@ -29,10 +29,10 @@ from fedbolic.data import (
     Subtrees,
     SubtreesAndAuthority,
 )
+from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 from fedbolic.federated import Batched, LocalTraining, Trainer
 from fedbolic.hierarchies import HierarchyEmbedding
-from fedbolic.hierarchies.direct_pairs import direct_pairs
 from fedbolic.hierarchies.node_table import TABLE
 from fedbolic.hierarchies.scores import pairs_of
 from fedbolic.hierarchies.tree_scores import (

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedbolic.core import check
 from fedbolic.core.figure import DiscFigure
+from fedbolic.core.near_names import near_names
 from fedbolic.data import Hierarchy
-from fedbolic.hierarchies.direct_pairs import direct_pairs
+from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.embedding_files import load_embedding, save_embedding
 from fedbolic.hierarchies.embedding_tables import write_csv, write_parquet
-from fedbolic.hierarchies.near_names import near_names
 from fedbolic.hierarchies.outward import outward, radii
 from fedbolic.hierarchies.scored_places import ScoredPlaces
 from fedbolic.manifolds import ManifoldPlaces, Places

@@ -14,11 +14,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.near_names import near_names
 from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy, random_tree
+from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.hierarchies import Embedding
-from fedbolic.hierarchies.direct_pairs import direct_pairs
-from fedbolic.hierarchies.near_names import near_names
 from fedbolic.hierarchies.node_table import NodeTable
 from fedbolic.hierarchies.scored_places import ScoredPlaces, places_of
 from fedbolic.manifolds import HalfSpacePlaces, Lorentz, ManifoldPlaces, Poincare, PolarPlaces

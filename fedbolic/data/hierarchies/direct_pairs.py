@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbolic.data import Hierarchy
+from fedbolic.data.hierarchies.hierarchy import Hierarchy
 
 
 def direct_pairs(hierarchy: Hierarchy) -> Int64[Tensor, "m 2"]:
