@@ -74,6 +74,11 @@ USES = {
     "export": (
         "from fedbolic.run.exports import _onnx; _onnx(None, None)",
         "from fedbolic.run.exports import _safetensors; _safetensors(None, None)",
+        "from fedbolic.hierarchies.embedding_files import _read_safetensors as read; read(None)",
+    ),
+    "ontologies": (
+        "from fedbolic.data.hierarchies.ontologies import obo_pairs; [*obo_pairs('x.obo')]",
+        "from fedbolic.data.hierarchies.ontologies import skos_pairs; [*skos_pairs('x.ttl')]",
     ),
     "search": ("from fedbolic.search.approximate import _new_graph; _new_graph(2, 16, 64)",),
     "vectors": (
@@ -88,6 +93,8 @@ USES = {
     "images": ("from fedbolic.data import ImageFolder; ImageFolder._image(None, None, None, 1)",),
     "parquet": (
         "from fedbolic.data.tables.table_file import _parquet; _parquet('x.parquet', None)",
+        "from fedbolic.hierarchies.embedding_tables import write_parquet as write\n"
+        "write('x.parquet', (), None, None)",
     ),
 }
 """Code that needs a package of an extra."""
