@@ -21,7 +21,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate
@@ -143,7 +143,7 @@ class HyperFed(ClassifierMethod):
         parameters, none = message["parameters"], torch.zeros((), device=client.no_inputs.device)
         local = self.local_state(parameters, {**message["buffers"], CLIPPED: none})
         own = {"prototypes": fixed, "loss": self.objective.known(client)}
-        return local, {**self.context(parameters, fixed={}), "own": own}
+        return local, {**shared_context(parameters), "own": own}
 
     @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:

@@ -1,7 +1,7 @@
 """The trainer: runs the rounds of a federated method and scores them."""
 
 import dataclasses
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
-from fedbolic.federated.rounds.retry import add_counts, attempt_path, find_outliers
+from fedbolic.federated.rounds.retry import find_outliers
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.federated.updates.channel import Channel
@@ -75,6 +75,15 @@ class TrainerState:
         ids = {n: tuple(checkpoint.get(n, ())) for n in ("answered", "quarantined")}
         return cls(**{**checkpoint, **ids})
 
+    def path(self) -> tuple[str | int, ...]:
+        """Names of the random stream of the next exchange, by which attempts differ, too."""
+        again = ("attempt", self.attempt) if self.attempt else ()
+        return "round", self.round + 1, "exchange", self.exchange, *again
+
+    def counted(self, counts: Mapping[str, float]) -> dict[str, float]:
+        """Counters of the round after another exchange of it."""
+        return {name: self.counters.get(name, 0) + count for name, count in counts.items()}
+
     def without_outliers(self, update_filter: UpdateFilter, *, repeatable: bool) -> "TrainerState":
         """State for another attempt at an exchange: see :mod:`~fedbolic.federated.rounds.retry`.
 
@@ -90,7 +99,7 @@ class TrainerState:
         return dataclasses.replace(
             self,
             client_states=self.client_states | update_filter.client_states,
-            counters=add_counts(self.counters, update_filter.counts()),
+            counters=self.counted(update_filter.counts()),
             attempt=self.attempt + 1,
             quarantined=tuple(sorted({*self.quarantined, *outliers})),
         )
@@ -270,8 +279,9 @@ class Trainer:
         aggregation.check_budget(current)
         cohort = self._cohort(phase, data, rng, state, aggregation)
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
-        own = _states_of(cohort, state.client_states)
-        stream = rng.at("round", current, "exchange", state.exchange, *attempt_path(state.attempt))
+        states = state.client_states  # each state is read once
+        own = {client.id: states[client.id] for client in cohort if client.id in states}
+        stream = rng.at(*state.path())
         exchange = Exchange(phase, messages, cohort, own, stream)
         results = self.engine.run(exchange) if cohort else iter(())
         channels = () if isinstance(self.engine, Remote) else self.channels
@@ -296,7 +306,7 @@ class Trainer:
             state.round,
             state.exchange + 1,
             total.clients,
-            add_counts(state.counters, counts),
+            state.counted(counts),
             privacy,
             quarantined=state.quarantined,
         )
@@ -388,8 +398,3 @@ def _refuse_other_data(method: Method, data: FederatedData) -> None:
 
 def _stream(rng: Rng | int) -> Rng:
     return Rng(rng) if isinstance(rng, int) else rng
-
-
-def _states_of(cohort: Sequence[Client], states: Mapping[int, Tree]) -> dict[int, Tree]:
-    """Client states of a cohort, each read once."""
-    return {client.id: states[client.id] for client in cohort if client.id in states}

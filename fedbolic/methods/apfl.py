@@ -8,7 +8,7 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.nn.network.model import Model
 
 LOCAL, MIXING = "local.", "mixing"
@@ -74,7 +74,7 @@ class Apfl(ClassifierMethod):
         parameters = values["parameters"]
         if self.adaptive:
             parameters[MIXING] = client_state.get(MIXING, self._initial_mixing(parameters))
-        context = self.context(message["parameters"], fixed={})
+        context = shared_context(message["parameters"])
         return self.local_state(parameters, values["buffers"]), context
 
     def _initial_mixing(self, parameters: Params) -> Tensor:

@@ -8,7 +8,7 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
@@ -58,7 +58,7 @@ class Ditto(ClassifierMethod):
             _join(message[kind], client_state.get(f"own_{kind}", message[kind]))
             for kind in ("parameters", "buffers")
         )
-        return self.local_state(parameters, buffers), self.context(message["parameters"], fixed={})
+        return self.local_state(parameters, buffers), shared_context(message["parameters"])
 
     @override
     def loss(

@@ -17,7 +17,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.sharing import (
@@ -125,7 +125,7 @@ class FedAvg(ClassifierMethod):
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
         local = self.local_state(values.trained, values.buffers)
-        return local, self.context(message["parameters"], fixed=values.fixed)
+        return local, shared_context(message["parameters"], fixed=values.fixed)
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:

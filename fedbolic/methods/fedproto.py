@@ -14,7 +14,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.sharing import own_model
 from fedbolic.federated.scores.score import chunks
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
@@ -96,7 +96,7 @@ class FedProto(ClassifierMethod):
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         values = own_model(self.model(client.meta), message, client_state, client)
         shared = {"prototypes": message["prototypes"], "known": message["known"]}
-        shared |= self.context({}, fixed={})["shared"]
+        shared |= shared_context({})["shared"]
         return self.local_state(values.trained, values.buffers), {"shared": shared}
 
     @override

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.sharing import Sharing, assemble, select_kind
 from fedbolic.nn.network.model import Model
 
@@ -67,7 +67,7 @@ class FedRep(ClassifierMethod):
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         values = assemble(self.model(client.meta), _SHARING, message, client_state, client)
         local = self.local_state(values.trained, values.buffers)
-        return local, self.context(message["parameters"], fixed={})
+        return local, shared_context(message["parameters"])
 
     @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fedbolic.core import tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.nn.network.classifier import features_and_logits
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -67,7 +67,7 @@ class FedRoD(ClassifierMethod):
         local = self.local_state({**parameters, **named}, message["buffers"])
         labels = one_hot(client.train.all()["y"], client.meta.num_classes)
         own = {"log_counts": labels.sum(dim=0).double().log()}  # -inf for an absent class
-        return local, {**self.context(parameters, fixed={}), "own": own}
+        return local, {**shared_context(parameters), "own": own}
 
     @override
     def loss(

@@ -10,7 +10,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.ridge_head import HeadExchange
 from fedbolic.federated.updates.update import AggregatedUpdate
@@ -80,7 +80,7 @@ class SphereFed(ClassifierMethod):
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         body = _body(message["parameters"])
         fixed = {WEIGHT: message["parameters"][WEIGHT]}
-        return self.local_state(body, message["buffers"]), self.context(body, fixed=fixed)
+        return self.local_state(body, message["buffers"]), shared_context(body, fixed=fixed)
 
     @override
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.func import vmap
 
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, visits_of
 from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
 from fedbolic.federated.updates.update import StackedUpdates, split_columns
 from fedbolic.nn.network.model import Model
@@ -175,7 +175,7 @@ def _classifier_results(
 ) -> StackedUpdates:
     counts = method.counts(local)
     if counts:
-        visits = [method.visits(client) for client in clients]
+        visits = [visits_of(method, client) for client in clients]
         of_all = torch.tensor(visits, device=clients[0].no_inputs.device)
         counts = {name: x.double() / of_all for name, x in counts.items()}
     metrics = split_columns(counts, len(clients))

@@ -29,6 +29,21 @@ from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
 
+def shared_context(global_parameters: Params, fixed: Params | None = None) -> Tree:
+    """``context`` of a round.
+
+    Args:
+        global_parameters: Parameters from which the delta is taken.
+        fixed: Parameters that are not trained; ``None`` for none.
+    """
+    return {"shared": {"global_parameters": global_parameters, "fixed": fixed or {}}}
+
+
+def visits_of(method: GradientMethod, client: Client) -> int:
+    """Visits to a client's examples in a round, at least 1."""
+    return max(1, client.size * method.local.epochs * method.local.repeats)
+
+
 @dataclass(frozen=True)
 class ClassifierMethod(GradientMethod):
     """Base of methods that train one classifier by gradient steps; unchanged, it is FedAvg.
@@ -108,16 +123,12 @@ class ClassifierMethod(GradientMethod):
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         parameters, buffers = message["parameters"], message["buffers"]
-        return self.local_state(parameters, buffers), self.context(parameters, fixed={})
+        return self.local_state(parameters, buffers), shared_context(parameters)
 
     def local_state(self, parameters: Params, buffers: Params) -> Tree:
         """``local`` before the first step."""
         optimizer = self.optimizer.init(parameters)
         return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
-
-    def context(self, global_parameters: Params, fixed: Params) -> Tree:
-        """``context`` of a round: the parameters the delta is taken from, and untrained ones."""
-        return {"shared": {"global_parameters": global_parameters, "fixed": fixed}}
 
     @override
     def loss(
@@ -161,14 +172,10 @@ class ClassifierMethod(GradientMethod):
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        visits = self.visits(client)
+        visits = visits_of(self, client)
         metrics = {n: host_or_scalar(x) / visits for n, x in self.counts(local).items()}
         payload, client_state = self.outcome(local, context)
         return Update(payload, self.weight(client), metrics), client_state
-
-    def visits(self, client: Client) -> int:
-        """Visits to a client's examples in a round, at least 1."""
-        return max(1, client.size * self.local.epochs * self.local.repeats)
 
     @override
     def template(self, message: Tree) -> Tree:

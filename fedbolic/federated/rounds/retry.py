@@ -12,15 +12,6 @@ from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 
 
-def attempt_path(attempt: int) -> tuple[str | int, ...]:
-    """Names below the stream of an exchange; none for the first attempt.
-
-    Args:
-        attempt: Number of failed attempts.
-    """
-    return ("attempt", attempt) if attempt else ()
-
-
 def find_outliers(update_filter: UpdateFilter, *, round: int, repeatable: bool) -> list[int]:
     """Ids of the clients without whom an exchange is attempted again, with a warning.
 
@@ -45,13 +36,3 @@ def find_outliers(update_filter: UpdateFilter, *, round: int, repeatable: bool) 
         outliers,
     )
     return outliers
-
-
-def add_counts(counters: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-    """Counters of a round after another exchange of it.
-
-    Args:
-        counters: Counts so far, by name.
-        counts: Counts of the exchange.
-    """
-    return {name: counters.get(name, 0) + count for name, count in counts.items()}

@@ -1,7 +1,7 @@
 """Low-rank adapters of linear layers: LoRA, and HypLoRA on the hyperboloid."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 
@@ -237,29 +237,29 @@ def add_adapters(
         ['2.adapter.down', '2.adapter.up']
     """
     check.one_of(get_args(AdapterKind), kind=kind)
-    places, patterns = _adaptable(module), tuple(names)
+    adapted = _adapted(module, tuple(names))
+    module.requires_grad_(False)
+    wrapper = LoRALinear if kind == "lora" else HypLoRALinear
+    for parent, key in adapted.values():
+        setattr(parent, key, wrapper(getattr(parent, key), rank=rank, alpha=alpha))
+    return list(adapted)
+
+
+def _adapted(module: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, str]]:
+    """Module that holds each linear layer to adapt, and the layer's name there, by path."""
+    places = {
+        f"{path}.{key}" if path else key: (parent, key)
+        for path, parent in module.named_modules()
+        for key, child in parent.named_children()
+        if isinstance(child, nn.Linear) and not isinstance(parent, nn.MultiheadAttention)
+    }
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in places):
             raise ValueError(
                 f"{pattern!r} matches no linear layer that can be adapted: the layers are "
                 f"{', '.join(places) or 'none'}"
             )
-    module.requires_grad_(False)
-    adapted = [name for name in places if any(fnmatchcase(name, one) for one in patterns)]
-    wrapper = LoRALinear if kind == "lora" else HypLoRALinear
-    for parent, key in (places[name] for name in adapted):
-        setattr(parent, key, wrapper(getattr(parent, key), rank=rank, alpha=alpha))
-    return adapted
-
-
-def _adaptable(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
-    """Module that holds each linear layer that can be adapted, and its name there, by path."""
-    return {
-        f"{path}.{key}" if path else key: (parent, key)
-        for path, parent in module.named_modules()
-        for key, child in parent.named_children()
-        if isinstance(child, nn.Linear) and not isinstance(parent, nn.MultiheadAttention)
-    }
+    return {n: place for n, place in places.items() if any(fnmatchcase(n, p) for p in patterns)}
 
 
 def _matrices(base: nn.Linear, rank: int, alpha: float) -> tuple[nn.Parameter, nn.Parameter]:
