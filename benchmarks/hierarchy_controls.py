@@ -93,7 +93,7 @@ class Cell:
     @property
     def rows(self) -> tuple[str, ...]:
         """Its rows, in the order in which they are measured."""
-        exact = ("popularity", "nested intervals", "flat, laid out")
+        exact = ("popularity", "nested intervals", "flat, laid out", "plane, laid out")
         last = "flat" if self.task == "closure" else "join"
         more = ("hyperbolic + b_v",) if self == CELLS[0] else ()
         return *exact, "hyperbolic", "flat + b_v", "dot + b_v", last, *more

@@ -8,6 +8,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedbolic.data import Hierarchy
+from fedbolic.hierarchies import TreeLayout
+from fedbolic.hierarchies.layouts.forest import primary_parents
 from fedbolic.nn.loss.ranking import RowDistances
 
 
@@ -55,6 +57,12 @@ def flat_layout(known: Hierarchy) -> RowDistances:
     return gaps
 
 
+def plane_layout(known: Hierarchy) -> RowDistances:
+    """Distances of the hyperbolic plane in which the hierarchy is laid out by gaps."""
+    places = TreeLayout().place(known)
+    return lambda nodes: places[nodes].cdist(places)
+
+
 @dataclass(frozen=True)
 class Walk:
     """The tree of primary parents, and a depth-first walk through it.
@@ -81,7 +89,7 @@ class Walk:
             known: The hierarchy.
         """
         children: dict[int, list[int]] = {node: [] for node in range(-1, len(known))}
-        parents = primary_parents(known)
+        parents = primary_parents(known).tolist()
         for node, parent in enumerate(parents):
             children[parent].append(node)
         order, stack = [], children[-1][::-1]
@@ -111,19 +119,11 @@ class Walk:
         return found
 
 
-def primary_parents(known: Hierarchy) -> list[int]:
-    """The deepest ancestor of every node, the first of several; -1 for a root."""
-    depths, parents = known.depths.tolist(), [-1] * len(known)
-    for u, v in sorted(known.pairs.tolist()):
-        if parents[u] < 0 or depths[v] > depths[parents[u]]:
-            parents[u] = v
-    return parents
-
-
 EXACT: dict[str, Callable[[Hierarchy], RowDistances]] = {
     "popularity": popularity,
     "nested intervals": nested_intervals,
     "flat, laid out": flat_layout,
     "join": join,
+    "plane, laid out": plane_layout,
 }
 """Gaps of the pairs of nodes of a hierarchy that is known."""

@@ -23,10 +23,14 @@ MEASURES = {
 BOTH = "flat + b_u + b_v"
 """The row of the same tables as ``flat + b_v``, with the bias of the descendant."""
 
+LAID_OUT = ("plane, laid out",)
+"""Curved rows without training."""
+
 TRAINED_FLAT = (*FLAT, BOTH)
+FLAT_ROWS = (*(row for row in EXACT if row not in LAID_OUT), *TRAINED_FLAT)
 ROWS = (*EXACT, "flat", "flat + b_v", BOTH, "dot + b_v", *CURVED)
-AHEAD = 2.0
-"""Standard errors by which a row must be ahead."""
+AHEAD, LEAST = 2.0, 0.005
+"""Standard errors by which a row must be ahead, and the least difference that counts."""
 
 
 @dataclass(frozen=True)
@@ -53,31 +57,38 @@ class Contest:
         known = [row for row in rows if row in self.values]
         return max(known, key=lambda row: sign * statistics.fmean(self.values[row]), default=None)
 
-    def lead(self, rows: Sequence[str]) -> float:
-        """Lead of the best curved row over the best of others, in standard errors of both means.
+    def lead(self, curved: Sequence[str], flat: Sequence[str]) -> float:
+        """Lead of the best curved row over the best flat one, in standard errors of both means.
+
+        It is 0 if the means differ by less than :data:`LEAST`.
 
         Args:
-            rows: The others.
+            curved: Curved rows.
+            flat: Flat rows.
         """
-        curved, flat = self.best([*CURVED]), self.best(rows)
-        if curved is None or flat is None:
+        one, other = self.best(curved), self.best(flat)
+        if one is None or other is None:
             return math.nan
-        ours, others = self.values[curved], self.values[flat]
-        gap = statistics.fmean(ours) - statistics.fmean(others)
+        gap = statistics.fmean(self.values[one]) - statistics.fmean(self.values[other])
         gap = -gap if self.measure == "distance" else gap
-        error = math.hypot(_error(ours), _error(others))
-        return gap / error if error else math.copysign(math.inf, gap)
+        error = math.hypot(_error(self.values[one]), _error(self.values[other]))
+        if abs(gap) < LEAST:
+            return 0.0
+        return gap / error if error else math.inf * gap
 
-    def verdict(self, rows: Sequence[str]) -> str:
-        """The side that is two standard errors ahead.
+    def verdict(self, curved: Sequence[str], flat: Sequence[str]) -> str:
+        """The row that is two standard errors ahead, in bold if it is curved.
 
         Args:
-            rows: The rows against which the curved ones stand.
+            curved: Curved rows.
+            flat: Flat rows.
         """
-        lead = self.lead(rows)
-        if math.isnan(lead) or abs(lead) < AHEAD:
-            return "" if math.isnan(lead) else "neither"
-        return "**curved**" if lead > 0 else f"{self.best(rows)}"
+        lead = self.lead(curved, flat)
+        if math.isnan(lead):
+            return ""
+        if abs(lead) < AHEAD:
+            return "neither"
+        return f"**{self.best(curved)}**" if lead > 0 else f"{self.best(flat)}"
 
 
 def _error(values: Sequence[float]) -> float:
@@ -121,7 +132,8 @@ def table(found: Sequence[Contest]) -> str:
     lines = [head("", "", *rows, "ahead", "ahead of trained rows")]
     for each in found:
         cells = [_cell(each.values.get(row, ())) for row in rows]
-        verdicts = each.verdict([*EXACT, *TRAINED_FLAT]), each.verdict(TRAINED_FLAT)
+        sides = ([*LAID_OUT, *CURVED], FLAT_ROWS), ([*CURVED], TRAINED_FLAT)
+        verdicts = [each.verdict(*two) for two in sides]
         lines.append(line(each.cell.title, MEASURES[each.measure], *cells, *verdicts))
     return "\n".join(lines)
 
