@@ -133,7 +133,8 @@ def table(found: Sequence[Contest]) -> str:
     for each in found:
         cells = [_cell(each.values.get(row, ())) for row in rows]
         sides = ([*LAID_OUT, *CURVED], FLAT_ROWS), ([*CURVED], TRAINED_FLAT)
-        verdicts = [each.verdict(*two) for two in sides]
+        complete = {*each.cell.rows} <= each.values.keys()
+        verdicts = [each.verdict(*two) if complete else "" for two in sides]
         lines.append(line(each.cell.title, MEASURES[each.measure], *cells, *verdicts))
     return "\n".join(lines)
 
