@@ -1,0 +1,1 @@
+"""Methods whose clients keep a model of their own, or a part of one."""
