@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests/hyperfed tests/fedhull \
 	tests/flynn tests/benchmarks \
 	$(addprefix tests/federated/,batched engines processes secure test_lies.py) \
-	$(addprefix tests/run/test_,other_data.py round_trip.py secret_files.py sweeps.py trained.py) \
+	$(addprefix tests/run/test_,loading.py other_data.py round_trip.py secret_files.py sweeps.py trained.py) \
 	tests/data/contract/test_client_slices.py tests/report/test_browser.py tests/report/test_html_report.py \
 	tests/testing/test_fresh_process.py \
 	$(foreach room,core data hierarchies manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py door.py)))
