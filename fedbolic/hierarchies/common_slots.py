@@ -14,8 +14,10 @@ from torch import Tensor
 
 from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, ROOT, HierarchySplit
 from fedbolic.hierarchies.slots import (
+    CLOSURE,
     TURN,
     Sector,
+    SectorShape,
     divide,
     divide_around,
     part_of,
@@ -59,17 +61,20 @@ class ClientNodes:
     Args:
         common: Parent of every common node.
         private: Parent of every node of the client alone: a private or a common node, or ``ROOT``.
+        shape: Shape of the sectors.
     """
 
     common: dict[int, int]
     private: dict[int, int]
+    shape: SectorShape = CLOSURE
 
     @classmethod
-    def of(cls, split: HierarchySplit) -> "ClientNodes":
+    def of(cls, split: HierarchySplit, shape: SectorShape = CLOSURE) -> "ClientNodes":
         """The nodes of a client.
 
         Args:
             split: Pairs of the client.
+            shape: Shape of the sectors.
 
         Raises:
             ValueError: If no node is common.
@@ -83,12 +88,25 @@ class ClientNodes:
         common = {node: parent for node, parent in common.items() if parent != PRIVATE}
         parents = split.hierarchy.primary_parents.tolist()
         own = split.hierarchy.pairs.unique().tolist()
-        return cls(common, {node: parents[node] for node in own if node not in common})
+        private = {node: parents[node] for node in own if node not in common}
+        return cls(common, private, shape)
 
     @functools.cached_property
     def cells(self) -> list[int]:
         """The common nodes in ascending order, and ``ROOT``."""
         return [*sorted(self.common), ROOT]
+
+    @functools.cached_property
+    def depths(self) -> dict[int, int]:
+        """Depth of every node by its parents, 0 for roots."""
+        parents, depths = self.common | self.private, {ROOT: -1}
+        for node in parents:
+            above = [node]
+            while above[-1] not in depths:
+                above.append(parents[above[-1]])
+            for lower, upper in zip(above[-2::-1], above[:0:-1], strict=True):
+                depths[lower] = depths[upper] + 1
+        return depths
 
     @functools.cached_property
     def children(self) -> dict[int, list[int]]:
@@ -132,9 +150,10 @@ class ClientNodes:
         together: dict[int, Sector] = {}
         for node in walk:
             items = [(PRIVATE, own[node]), *((child, weight[child]) for child in children[node])]
-            parts = (divide if node == ROOT else divide_around)(items, sectors[node])
-            together[node] = parts.pop(PRIVATE)
-            sectors |= parts
+            whole = sectors[node]
+            shares = divide(items, whole) if node == ROOT else self._around(items, whole)
+            together[node] = shares.pop(PRIVATE)
+            sectors |= self._narrowed(shares)
         del sectors[ROOT]
         return sectors, together
 
@@ -154,8 +173,8 @@ class ClientNodes:
         heads: dict[int, Sector] = {}
         for i, cell in enumerate(self.cells):
             slot = part_of(together[cell], total[i], before[i], own[i])
-            heads |= divide(self._weighed(cell), slot)
-        return _numbered(sectors | place_below(self.children, self.leaves, heads))
+            heads |= self._narrowed(divide(self._weighed(cell), slot))
+        return self._numbered(sectors | self._below(heads))
 
     def place_by_number(
         self, num_nodes: int, client_id: int, num_clients: int
@@ -176,18 +195,29 @@ class ClientNodes:
         second: dict[int, Sector] = {}
         for cell in self.cells:
             for head in self.children[cell]:
-                sectors[head] = part_of(together[cell], num_nodes, head, 1)
-                side = divide_around([(head, 1)], sectors[head])[head]
+                share = part_of(together[cell], num_nodes, head, 1)
+                sectors |= self._narrowed({head: share})
+                side = self._around([(head, 1)], sectors[head])[head]
                 slot = part_of(side, num_clients, client_id, 1)
-                second |= divide(self._weighed(head), slot)
-        return _numbered(sectors | place_below(self.children, self.leaves, second))
+                second |= self._narrowed(divide(self._weighed(head), slot))
+        return self._numbered(sectors | self._below(second))
 
     def _weighed(self, node: int) -> list[tuple[int, int]]:
         return [(child, self.leaves[child]) for child in self.children[node]]
 
+    def _around(self, items: list[tuple[int, int]], sector: Sector) -> dict[int, Sector]:
+        return divide_around(items, sector, self.shape)
 
-def _numbered(
-    sectors: dict[int, Sector],
-) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Float64[Tensor, " n"]]:
-    nodes = sorted(sectors)
-    return torch.tensor(nodes), *to_polar([sectors[node] for node in nodes])
+    def _narrowed(self, shares: dict[int, Sector]) -> dict[int, Sector]:
+        return {u: self.shape.narrowed(share, self.depths[u]) for u, share in shares.items()}
+
+    def _below(self, sectors: dict[int, Sector]) -> dict[int, Sector]:
+        return place_below(self.children, self.leaves, self.depths, sectors, self.shape)
+
+    def _numbered(
+        self, sectors: dict[int, Sector]
+    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Float64[Tensor, " n"]]:
+        nodes = sorted(sectors)
+        depths = [self.depths[node] for node in nodes]
+        polar = to_polar([sectors[node] for node in nodes], depths, self.shape)
+        return torch.tensor(nodes), *polar

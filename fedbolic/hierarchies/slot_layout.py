@@ -26,6 +26,7 @@ from fedbolic.federated.noise.draws import SystemKeys, check_keys
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights
 from fedbolic.hierarchies.scores import pairs_of, score_distances
+from fedbolic.hierarchies.slots import BOTH, CLOSURE
 from fedbolic.manifolds import PolarPlaces
 
 PlacesMode = Literal["kept_at_home", "published"]
@@ -62,6 +63,9 @@ class SlotLayout(Method):
             each client (``two_places``: the distance to the category is that to its nearest place),
             or ``one_place``, by slots for the numbers of nodes. What lies below is in slots of the
             clients. One place takes equal slots.
+        objective: Order of the nodes nearest to a node: its ancestors (``closure``), or its
+            ancestors from the parent upwards (``both``), which takes larger radii and about half as
+            many levels at most.
         noise: Source of the keys of the noise.
 
     Raises:
@@ -84,12 +88,14 @@ class SlotLayout(Method):
     slots: SlotShares = "equal"
     epsilon: float = 0.1
     same_names: Literal["two_places", "one_place"] = "two_places"
+    objective: Literal["closure", "both"] = "closure"
     noise: SystemKeys = SystemKeys()
 
     def __post_init__(self) -> None:
         check.one_of(get_args(PlacesMode), mode=self.mode)
         check.one_of(get_args(SlotShares), slots=self.slots)
         check.one_of(("two_places", "one_place"), same_names=self.same_names)
+        check.one_of(("closure", "both"), objective=self.objective)
         check.positive(epsilon=self.epsilon)
         if self.same_names == "one_place" and self.slots == "counted":
             raise ValueError("clients that share places have equal slots: set slots to equal")
@@ -162,7 +168,8 @@ class SlotLayout(Method):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         split = pairs_of(client)
-        nodes, num_clients = ClientNodes.of(split), client.meta.num_clients
+        shape = BOTH if self.objective == "both" else CLOSURE
+        nodes, num_clients = ClientNodes.of(split, shape), client.meta.num_clients
         if self.same_names == "one_place":
             placed = nodes.place_by_number(client.meta.num_classes, client.id, num_clients)
         elif self.slots == "counted":

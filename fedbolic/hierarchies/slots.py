@@ -12,6 +12,13 @@ angle :math:`\theta` from a node :math:`v` has the distance
 So the nodes in the sector of :math:`v`, and they alone, are nearer to it than
 :math:`r_u + 2 \ln (K / 4)`. Since a gap is a third of the sector, all nodes below :math:`u` are
 farther from :math:`u` than that. Seen from any node, its ancestors are then the nearest nodes.
+
+For ancestors in their order (``BOTH``, with a K of 40), a node of depth :math:`h` has a sector
+that is :math:`(4 / 5)^h` of its share, and a radius that is smaller by :math:`2 h \ln (5 / 4)`. The
+gap is .8 of the sector, which reaches to .98 of it, so nodes below :math:`v` differ by less than
+:math:`2 \ln (5 / 4)` in the last term: a parent is nearer than its own parent. What lies outside of
+a share is as far as before.
+
 Angles are integers in units of :math:`2 \pi / 2^{64}`, so all machines find the same.
 
 References:
@@ -20,6 +27,7 @@ References:
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -29,16 +37,51 @@ from torch import Tensor
 TURN = 2**64
 """The full circle."""
 
-GAP, REACH = (1, 3), (49, 50)
-"""Fractions of half a sector: where the sectors of the children begin, and where they end."""
+REACH = (49, 50)
+"""Fraction of half a sector where the shares of the children end."""
 
-NARROWEST = 2**12
-"""Least width of a sector, at which the fractions are still exact to a thousandth."""
-
-_SCALE = 10.0
+NARROWEST = 2**9
+"""Least width of a sector, whose fractions are still exact to half a percent."""
 
 Sector: TypeAlias = tuple[int, int]
 """Start and width, in units of a turn divided by 2 ** 64."""
+
+
+@dataclass(frozen=True)
+class SectorShape:
+    """Shape of the sectors of a layout.
+
+    Args:
+        gap: Fraction of half a sector where the shares of the children begin.
+        narrowing: Fraction of its share that the sector of a node has, a level of depth.
+        scale: The number K in radii; the larger, the farther out the nodes are.
+    """
+
+    gap: tuple[int, int]
+    narrowing: tuple[int, int]
+    scale: float
+
+    @property
+    def bonus(self) -> float:
+        """What the radius of a node is smaller by, a level of depth."""
+        part, whole = self.narrowing
+        return 2 * math.log(whole / part)
+
+    def narrowed(self, share: Sector, depth: int) -> Sector:
+        """The sector of a node, in the middle of its share.
+
+        Args:
+            share: Share of the node.
+            depth: Depth of the node, 0 for a root.
+        """
+        start, width = share
+        part, whole = self.narrowing
+        own = width * part**depth // whole**depth
+        return start + (width - own) // 2, own
+
+
+CLOSURE, BOTH = SectorShape((1, 3), (1, 1), 10.0), SectorShape((4, 5), (4, 5), 40.0)
+"""Shapes by which ancestors are the nearest nodes, in any order and in theirs."""
 
 Key = TypeVar("Key")
 
@@ -75,7 +118,9 @@ def part_of(sector: Sector, total: int, before: int, own: int) -> Sector:
     return start + begin, end - begin
 
 
-def divide_around(items: Sequence[tuple[Key, int]], sector: Sector) -> dict[Key, Sector]:
+def divide_around(
+    items: Sequence[tuple[Key, int]], sector: Sector, shape: SectorShape
+) -> dict[Key, Sector]:
     """Parts of a sector on both sides of the node in its middle, with a gap about the node.
 
     The items are cut into two halves of weights as equal as their order allows.
@@ -83,6 +128,7 @@ def divide_around(items: Sequence[tuple[Key, int]], sector: Sector) -> dict[Key,
     Args:
         items: As for :func:`divide`.
         sector: Sector to divide.
+        shape: Shape of the sector.
     """
     if not items:
         return {}
@@ -93,36 +139,46 @@ def divide_around(items: Sequence[tuple[Key, int]], sector: Sector) -> dict[Key,
         before += weight
         cuts.append(abs(2 * before - total))
     cut = cuts.index(min(cuts)) + 1
-    near, far = (half * part // whole for part, whole in (GAP, REACH))
+    near, far = (half * part // whole for part, whole in (shape.gap, REACH))
     left = divide(items[:cut], (start + half - far, far - near))
     right = divide(items[cut:], (start + half + near, far - near)) if items[cut:] else {}
     return left | right
 
 
 def place_below(
-    children: Mapping[int, Sequence[int]], leaves: Mapping[int, int], sectors: Mapping[int, Sector]
+    children: Mapping[int, Sequence[int]],
+    leaves: Mapping[int, int],
+    depths: Mapping[int, int],
+    sectors: Mapping[int, Sector],
+    shape: SectorShape,
 ) -> dict[int, Sector]:
     """Sectors of some nodes and of all nodes below them, in proportion to leaves.
 
     Args:
         children: Children of every node.
         leaves: Number of leaves of every node below the given ones.
+        depths: Depth of every node.
         sectors: Sectors of the given nodes.
+        shape: Shape of the sectors.
     """
     found, waiting = dict(sectors), list(sectors)
     while waiting:
         node = waiting.pop()
-        below = divide_around([(child, leaves[child]) for child in children[node]], found[node])
-        found |= below
-        waiting += below
+        shares = divide_around([(c, leaves[c]) for c in children[node]], found[node], shape)
+        found |= {child: shape.narrowed(share, depths[child]) for child, share in shares.items()}
+        waiting += shares
     return found
 
 
-def to_polar(sectors: Sequence[Sector]) -> tuple[Int64[Tensor, " n"], Float64[Tensor, " n"]]:
+def to_polar(
+    sectors: Sequence[Sector], depths: Sequence[int], shape: SectorShape
+) -> tuple[Int64[Tensor, " n"], Float64[Tensor, " n"]]:
     """Turns and radii of the nodes of some sectors, as ``PolarPlaces`` takes them.
 
     Args:
         sectors: The sectors.
+        depths: Depths of the nodes.
+        shape: Shape of the sectors.
 
     Raises:
         ValueError: If a sector is too narrow.
@@ -135,7 +191,10 @@ def to_polar(sectors: Sequence[Sector]) -> tuple[Int64[Tensor, " n"], Float64[Te
         )
     middles = [(start + width // 2 + TURN // 2) % TURN - TURN // 2 for start, width in sectors]
     quarters = [math.pi / 2 * width / TURN for _, width in sectors]
-    radii = [2 * math.log(_SCALE / (4 * math.sin(quarter))) for quarter in quarters]
+    radii = [
+        2 * math.log(shape.scale / (4 * math.sin(quarter))) - shape.bonus * depth
+        for quarter, depth in zip(quarters, depths, strict=True)
+    ]
     return (
         torch.tensor(middles, dtype=torch.int64),
         torch.tensor(radii, dtype=torch.float64),

@@ -232,6 +232,19 @@ def test_two_places_of_one_category_are_near_what_is_below_each():
         assert nodes.tolist() == [0, 1, 2, 5, 6, 7]
 
 
+def test_parents_come_first_where_both_are_asked_for():
+    data = PartitionedHierarchy(BalancedTree(3, 4), CommonLevels(4)).load(RNG)
+    whole = data.holdout.test.hierarchy
+    states, _ = train(SlotLayout("published", objective="both"), data, RNG)
+    nodes, places = PUBLISHED.node_places(states[-1].server_state, data.holdout, {})
+    assert nodes.tolist() == list(range(len(whole)))
+    apart = places.cdist(places).fill_diagonal_(torch.inf)
+    assert torch.equal(apart.argmin(dim=1)[1:], whole.primary_parents[1:])
+    states, _ = train(PUBLISHED, data, RNG)
+    _, closed = PUBLISHED.node_places(states[-1].server_state, data.holdout, {})
+    assert closed.radii.max() < places.radii.max()
+
+
 def test_a_node_that_nobody_placed_is_infinitely_far():
     data = federation(COMMON, [{3: 1, 4: 1}, {5: 2}])
     update, _ = PUBLISHED.local_update({}, data.clients[0], {}, RNG)

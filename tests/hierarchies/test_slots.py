@@ -10,19 +10,37 @@ from hypothesis import strategies as st
 
 from fedbolic.data.hierarchies.hierarchy_split import ROOT
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights
-from fedbolic.hierarchies.slots import NARROWEST, divide, divide_around, to_polar
+from fedbolic.hierarchies.slots import (
+    BOTH,
+    CLOSURE,
+    NARROWEST,
+    divide,
+    divide_around,
+    to_polar,
+)
 from tests.hierarchies.forests import federation, forests
 
+SHAPES = {CLOSURE: (Fraction(1, 3), Fraction(1)), BOTH: (Fraction(4, 5), Fraction(4, 5))}
+"""The gap, and the part of its share that a node has, a level of depth."""
 
-def in_fractions(common, own, weights):
-    """Middle and width of every node of a client, as fractions of a turn, from the definition.
+
+def in_fractions(common, own, weights, shape):
+    """Middle, width and depth of every node of a client, as fractions of a turn.
 
     Args:
         common: Parent of every common node.
         own: Parent of every node of the client.
         weights: Total, earlier and own weight of the cells of every common node, and of ROOT.
+        shape: The shape of sectors.
     """
     found = {}
+    gap, narrowing = SHAPES[shape]
+
+    def seat(node, start, width, depth):
+        part = width * narrowing ** max(depth, 0)
+        if node != ROOT:
+            found[node] = start + width / 2, part, depth
+        return start + (width - part) / 2, part
 
     def below(node, parents):
         return sorted(child for child, parent in parents.items() if parent == node)
@@ -45,35 +63,35 @@ def in_fractions(common, own, weights):
         total, half, middle = sum(x for _, x in items), width / 2, start + width / 2
         sums = [abs(2 * sum(x for _, x in items[: i + 1]) - total) for i in range(len(items))]
         cut = min(range(len(items)), key=lambda i: sums[i]) + 1
-        side = half * (Fraction(49, 50) - Fraction(1, 3))
+        side = half * (Fraction(49, 50) - gap)
         yield from share(items[:cut], middle - half * Fraction(49, 50), side)
-        yield from share(items[cut:], middle + half * Fraction(1, 3), side)
+        yield from share(items[cut:], middle + half * gap, side)
 
-    def put_private(node, start, width):
-        found[node] = start + width / 2, width
-        for child, *place in around([(c, leaves(c)) for c in below(node, own)], start, width):
-            put_private(child, *place)
+    def put_private(node, start, width, depth):
+        sector = seat(node, start, width, depth)
+        for child, *place in around([(c, leaves(c)) for c in below(node, own)], *sector):
+            put_private(child, *place, depth + 1)
 
-    def put(node, start, width):
-        if node != ROOT:
-            found[node] = start + width / 2, width
+    def put(node, start, width, depth):
+        start, width = seat(node, start, width, depth)
         items = [("cells", weights[node][0])]
         items += [(child, weight(child)) for child in below(node, common)]
         for name, begin, size in (share if node == ROOT else around)(items, start, width):
             if name != "cells":
-                put(name, begin, size)
+                put(name, begin, size, depth + 1)
                 continue
             total, before, mine = (Fraction(x) for x in weights[node])
             slot = begin + size * before / total, size * mine / total
             for head, *place in share([(c, leaves(c)) for c in below(node, own)], *slot):
-                put_private(head, *place)
+                put_private(head, *place, depth + 1)
 
-    put(ROOT, Fraction(0), Fraction(1))
+    put(ROOT, Fraction(0), Fraction(1), -1)
     return found
 
 
+@pytest.mark.parametrize("shape", SHAPES)
 @given(forests(), st.data())
-def test_places_are_those_of_the_recursion(forest, data):
+def test_places_are_those_of_the_recursion(shape, forest, data):
     (common, private), numbers = forest, st.integers(1, 50)
     clients = federation(common, private).clients
     weights = {cell: [data.draw(numbers) for _ in private] for cell in (*sorted(common), ROOT)}
@@ -81,17 +99,17 @@ def test_places_are_those_of_the_recursion(forest, data):
         i = client.id
         sums = {cell: (sum(w), sum(w[:i]), w[i]) for cell, w in weights.items()}
         columns = [torch.tensor(column) for column in zip(*sums.values(), strict=True)]
-        rows, turns, radii = ClientNodes.of(client.train).place(SlotWeights(*columns))
-        expected = in_fractions(common, own, sums)
+        rows, turns, radii = ClientNodes.of(client.train, shape).place(SlotWeights(*columns))
+        expected = in_fractions(common, own, sums, shape)
         assert rows.tolist() == sorted(expected)
         for row, turn, radius in zip(rows.tolist(), turns.tolist(), radii.tolist(), strict=True):
-            middle, width = expected[row]
+            middle, width, depth = expected[row]
             apart = (Fraction(turn, 2**64) - middle) % 1
-            assert min(apart, 1 - apart) < width / 1000
+            assert min(apart, 1 - apart) < width / 100
             quarter = mpmath.pi / 2 * mpmath.mpf(width.numerator) / width.denominator
-            assert radius == pytest.approx(
-                float(2 * mpmath.log(2.5 / mpmath.sin(quarter))), rel=1e-9
-            )
+            lower = mpmath.log(float(SHAPES[shape][1])) * depth
+            wanted = 2 * (mpmath.log(shape.scale / 4 / mpmath.sin(quarter)) + lower)
+            assert radius == pytest.approx(float(wanted), rel=1e-3)
 
 
 def distance(u, v):
@@ -104,14 +122,13 @@ def distance(u, v):
     )
 
 
-def placed(clients, place):
+def placed(clients, place, shape):
     """Turn and radius of every node, from what each client finds alone."""
     found = {}
     for client in clients:
-        rows, turns, radii = place(ClientNodes.of(client.train), client)
-        here = dict(
-            zip(rows.tolist(), zip(turns.tolist(), radii.tolist(), strict=True), strict=True)
-        )
+        rows, turns, radii = place(ClientNodes.of(client.train, shape), client)
+        polar = zip(turns.tolist(), radii.tolist(), strict=True)
+        here = dict(zip(rows.tolist(), polar, strict=True))
         assert all(found.get(row, where) == where for row, where in here.items())
         found |= here
     return found
@@ -126,21 +143,26 @@ def by_number(nodes, client):
     return nodes.place_by_number(client.meta.num_classes, client.id, client.meta.num_clients)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("place", [by_client, by_number])
 @given(forests())
-def test_the_ancestors_of_a_node_are_nearer_than_all_others(place, forest):
+def test_the_ancestors_of_a_node_are_nearer_than_all_others(place, shape, forest):
     data = federation(*forest)
     whole = data.holdout.test.hierarchy
     above = {u: set() for u in range(len(whole))}
     for u, v in whole.pairs.tolist():
         above[u].add(v)
     with mpmath.workdps(60):
-        places = placed(data.clients, place)
+        places = placed(data.clients, place, shape)
         assert len(set(places.values())) == len(places)
         for u in places:
             ancestors = [distance(places[u], places[v]) for v in above[u]]
             others = [distance(places[u], places[v]) for v in places if v not in above[u] | {u}]
             assert not ancestors or not others or max(ancestors) < min(others)
+            if shape == BOTH:  # the parent first, and so on
+                upwards = sorted(above[u], key=lambda v: len(above[v]), reverse=True)
+                apart = [distance(places[u], places[v]) for v in upwards]
+                assert apart == sorted(apart)
 
 
 def test_heads_of_one_number_have_one_place():
@@ -177,7 +199,7 @@ def test_a_hierarchy_that_is_too_deep_is_refused():
     with pytest.raises(ValueError, match=r"too deep for 64 bits of an angle: .* leave levels"):
         by_client(ClientNodes.of(data.clients[0].train), data.clients[0])
     with pytest.raises(ValueError, match=f"{NARROWEST} is the minimum"):
-        to_polar([(0, NARROWEST - 1)])
+        to_polar([(0, NARROWEST - 1)], [0], CLOSURE)
 
 
 def test_parts_are_apart_and_fill_what_they_divide():
@@ -185,6 +207,6 @@ def test_parts_are_apart_and_fill_what_they_divide():
     ends = [start + width for start, width in parts.values()]
     assert [start for start, _ in parts.values()] == [3, *ends[:-1]]
     assert ends[-1] == 3 + 2**20
-    around = divide_around([("a", 5), ("b", 1), ("c", 1)], (0, 600))
+    around = divide_around([("a", 5), ("b", 1), ("c", 1)], (0, 600), CLOSURE)
     assert around == {"a": (6, 194), "b": (400, 97), "c": (497, 97)}
-    assert divide_around([], (0, 600)) == {}
+    assert divide_around([], (0, 600), BOTH) == {}
