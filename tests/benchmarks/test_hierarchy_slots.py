@@ -1,0 +1,30 @@
+"""The table of layouts by slots: the page has what the file of figures gives."""
+
+import pytest
+
+from benchmarks.hierarchy_slots import (
+    ROWS,
+    SETTINGS,
+    SLOT_FIGURES,
+    TOO_DEEP,
+    measure_layout,
+    slots_table,
+)
+from benchmarks.results import Results
+from benchmarks.script import FOLDER
+from fedbolic.data import BalancedTree, CommonLevels, PartitionedHierarchy
+
+
+def test_the_figures_of_the_page_are_those_of_the_file():
+    known = Results(SLOT_FIGURES, quiet=True).known
+    assert set(known) == {(s, r) for s in SETTINGS for r in ROWS} - TOO_DEEP
+    page = (FOLDER.parent / "fedbolic/hierarchies/README.md").read_text("utf-8")
+    assert slots_table(known) in page
+
+
+@pytest.mark.parametrize("row", ["equal slots", "parents first"])
+def test_a_balanced_tree_is_measured(row):
+    found = measure_layout(ROWS[row], PartitionedHierarchy(BalancedTree(3, 3), CommonLevels(3)))
+    assert found["map"] == 100
+    assert (found["direct"] == 100) == (row == "parents first")
+    assert found.keys() == {"map", "direct", "radius"}
