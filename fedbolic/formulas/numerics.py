@@ -121,15 +121,6 @@ def scale_down(x: Tensor) -> Tensor:
     return x * (largest / x.abs().amax(-1, keepdim=True).clamp(min=largest))
 
 
-def shrink_factor(excess: Tensor) -> Tensor:
-    """The factor ``1 / sqrt(excess / SMALL)``, at most 1, that scales a vector to its bound.
-
-    Args:
-        excess: Squared norm over its bound, times ``SMALL``.
-    """
-    return SMALL**0.5 / excess.clamp(min=SMALL).sqrt()
-
-
 def finite(x: Tensor) -> Tensor:
     """Replace infinities by the largest float of the same sign."""
     largest = torch.finfo(x.dtype).max
