@@ -117,7 +117,7 @@ class Embedding:
         like = ", ".join(map(repr, near_names(name, self.names)))
         raise ValueError(
             f"there is no node {name!r:.80} among {len(self)}"
-            + (f": did you mean {like}?" if like else "")
+            + (f": did you mean {like:.400}?" if like else "")
         )
 
     def place(self, name: str) -> Places:

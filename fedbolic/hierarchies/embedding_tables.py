@@ -12,8 +12,8 @@ from fedbolic.core.imports import extra
 from fedbolic.core.log import logger
 from fedbolic.manifolds import ManifoldPlaces, Places
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of a cell that a spreadsheet may run as a formula."""
+FORMULA = ("=", "+", "-", "@", *"\uff1d\uff0b\uff0d\uff20", "\t", "\r", "\n")
+"""First characters of a cell that a spreadsheet may run as a formula, in full width, too."""
 
 
 def write_csv(

@@ -25,7 +25,20 @@ from fedbolic.manifolds import HalfSpacePlaces, Lorentz, ManifoldPlaces, Poincar
 
 ODD = (
     *("plain", "a,b", 'say "hi"', "two\nlines", "return\rhere", "Ω ünï 🐈", " blank ", "'quoted"),
-    *("=1+1", "+x", "-x", "@x", "\ttab", "nul\0", "[]", "0.5", "true", "None", "null", "e\u0301"),
+    *(
+        "=1+1",
+        "+x",
+        "-x",
+        "@x",
+        "\ttab",
+        "nul\0",
+        "[]",
+        "0.5",
+        "true",
+        "\uff1d1",
+        "\nnext",
+        "e\u0301",
+    ),
 )
 seeds = st.integers(0, 2**32 - 1)
 
@@ -252,9 +265,9 @@ def test_a_spreadsheet_runs_no_name(tmp_path, caplog):
         found.to_csv(tmp_path / "x.csv")
     with (tmp_path / "x.csv").open(newline="") as file:
         _, *rows = csv.reader(file)
-    assert not [cell for row in rows for cell in row[:2] if cell[:1] in tuple("=+-@\t\r")]
+    assert not [cell for row in rows for cell in row[:2] if cell[:1] in tuple("=+-@\uff1d\t\r\n")]
     assert [row[0].removeprefix("'") for row in rows] == [name.removeprefix("'") for name in ODD]
-    assert "5 names" in caplog.text
+    assert "7 names" in caplog.text
 
 
 def test_several_parents_are_a_list(tmp_path):
