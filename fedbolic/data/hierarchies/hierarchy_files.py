@@ -72,19 +72,26 @@ def read_hierarchy(
     names, pairs = _numbered(named_pairs(path, columns, header=header))
     if not names:
         raise ValueError(f"{path} has no pairs: it is empty or truncated")
+    try:
+        return Hierarchy(names, torch.from_numpy(_without_repetitions(pairs, len(names), path)))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _without_repetitions(
+    pairs: Int64[np.ndarray, "n 2"], num_nodes: int, path: Path
+) -> Int64[np.ndarray, "m 2"]:
+    """The different pairs of different nodes, in their order; a warning counts the others."""
     different = pairs[pairs[:, 0] != pairs[:, 1]]
     # the first of equal lines stays
-    first = np.unique(different[:, 0] * len(names) + different[:, 1], return_index=True)[1]
+    first = np.unique(different[:, 0] * num_nodes + different[:, 1], return_index=True)[1]
     num_loops, num_repeated = len(pairs) - len(different), len(different) - len(first)
     if num_loops or num_repeated:
         logger.warning(
             "%s: dropped %d pairs of a node with itself and %d repeated pairs",
             *(path, num_loops, num_repeated),
         )
-    try:
-        return Hierarchy(names, torch.from_numpy(different[np.sort(first)]))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return different[np.sort(first)]
 
 
 def _numbered(named: Iterable[NodeNames]) -> tuple[tuple[str, ...], Int64[np.ndarray, "n 2"]]:

@@ -162,6 +162,13 @@ def agree_names(
         else Vocabulary.of(read_hierarchy(path, columns=columns, header=header).names, secret)
         for path in paths
     ]
+    whole = _united(found, paths)
+    whole.write(to)
+    return whole
+
+
+def _united(found: Sequence[Vocabulary], paths: Sequence[Path]) -> Vocabulary:
+    """The names of all files; hashed ones and others do not mix."""
     for path, one in zip(paths, found, strict=True):
         if one.hashed != found[0].hashed:
             raise ValueError(
@@ -169,9 +176,7 @@ def agree_names(
                 f"{paths[0]}: hash all of them with one key, or none"
             )
     entries = sorted({entry for one in found for entry in one.entries})
-    whole = Vocabulary(tuple(entries), found[0].hashed)
-    whole.write(to)
-    return whole
+    return Vocabulary(tuple(entries), found[0].hashed)
 
 
 def read_key(path: Path) -> bytes:

@@ -203,8 +203,7 @@ def finest_lattice(
         raise ValueError(_too_small(start, bits, failure))
     while excess(low) < 0:
         low -= 4.0
-    root = scipy.optimize.root_scalar(excess, bracket=(low, high), method="bisect", xtol=1e-6)
-    found = float(root.root)
+    found = float(scipy.optimize.bisect(excess, low, high, xtol=1e-6))
     while excess(found) >= 0:  # a step of the floors and ceilings may lie within the tolerance
         found += 1e-6
     return dataclasses.replace(start, granularity=math.exp(found))

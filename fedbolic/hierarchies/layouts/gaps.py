@@ -106,10 +106,14 @@ def gaps(forest: Forest, rule: GapRule, *, bits: int, room: float) -> PolarPlace
         sizes[nodes] = extents.gaps[nodes] * units[nodes]
     sizes *= np.exp(rule.bonus * (forest.depths - ~forest.inner - forest.depths.max()))
     radii = 2 * np.arcsinh(SCALE / (4 * math.pi) / (sizes / 2.0**64))
-    found = turns.view(np.int64)
-    if bits == 32:
-        found = ((turns + np.uint64(2**31)) >> np.uint64(32)).astype(np.uint32).view(np.int32)
-    return PolarPlaces(torch.from_numpy(found), torch.from_numpy(radii))
+    return PolarPlaces(torch.from_numpy(_as_bits(turns, bits)), torch.from_numpy(radii))
+
+
+def _as_bits(turns: NDArray[np.uint64], bits: int) -> NDArray[np.int64] | NDArray[np.int32]:
+    """Turns, rounded to 32 bits or not, with the signed dtype that torch has operators for."""
+    if bits == 64:
+        return turns.view(np.int64)
+    return ((turns + np.uint64(2**31)) >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
 def _strongest(forest: Forest, rule: GapRule, limit: float, atoms: int, room: float) -> GapRule:
