@@ -1,10 +1,13 @@
-"""Look at a page in Chromium, without a display: ``python tests/browser.py PAGE [IMAGE.png]``.
+"""Look at a page in Chromium, without a display: ``python tests/browser.py PAGE``.
 
-Prints as JSON the messages of its console, addresses it asked for, and from the page
-itself its headings, the images that did not load, and how far it is wider than the window. Needs
+With ``--image FILE.png`` it takes an image, with ``--script FILE.js`` it first runs a script in the
+page, whose value is the ``answer``; ``--size 500x900`` and ``--dark`` are the window's. Prints as
+JSON the messages of its console, addresses it asked for, and from the page itself its headings, the
+images that did not load, and how far it is wider than the window. Needs
 ``pip install PyQt6-WebEngine``.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -13,7 +16,9 @@ from pathlib import Path
 os.environ |= {
     "QT_QPA_PLATFORM": "offscreen",
     "QT_QUICK_BACKEND": "software",
-    "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu",  # root and containers have none
+    # root and containers have neither; 0 is dark
+    "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu"
+    + " --blink-settings=preferredColorScheme=0" * ("--dark" in sys.argv),
 }
 
 from PyQt6.QtCore import QTimer, QUrl
@@ -21,9 +26,8 @@ from PyQt6.QtWebEngineCore import QWebEnginePage, QWebEngineUrlRequestIntercepto
 from PyQt6.QtWebEngineWidgets import QWebEngineView
 from PyQt6.QtWidgets import QApplication
 
-WIDTH, HEIGHT = 1200, 1600
 LONGEST, SETTLED = 60_000, 500
-"""Milliseconds until the process gives up, and between the end of loading and the look."""
+"""Milliseconds until the process gives up, and from loading to the script, and to the look."""
 
 LOOK = """({
   headings: Array.from(document.querySelectorAll("h1, h2, h3"), e => e.textContent),
@@ -54,35 +58,46 @@ class _Page(QWebEnginePage):
         self.messages.append(f"{level.name}: {message} ({source}:{line})")
 
 
-def main(page: Path, image: Path | None) -> int:
-    """Load a page, print what was seen, and take a image of its beginning.
+def main(asked_for: argparse.Namespace) -> int:
+    """Load a page, print what was seen, and take an image of its beginning.
 
     Args:
-        page: HTML file.
-        image: PNG file to write, or ``None``.
+        asked_for: The words of the command line.
     """
     app, view, asked = QApplication(sys.argv[:1]), QWebEngineView(), _Asked()
     shown = _Page(view)
     shown.setUrlRequestInterceptor(asked)
     view.setPage(shown)
-    view.resize(WIDTH, HEIGHT)
+    view.resize(*map(int, asked_for.size.split("x")))
     view.show()
 
     def show(seen):
         print(json.dumps({**seen, "console": shown.messages, "asked": asked.addresses}))
-        if image is not None:
-            view.grab().save(str(image))
+        if asked_for.image is not None:
+            view.grab().save(str(asked_for.image))
         app.exit(0)
 
-    view.loadFinished.connect(lambda _: QTimer.singleShot(SETTLED, look))
+    def look(answer):
+        shown.runJavaScript(LOOK, lambda seen: show({**seen, "answer": answer}))
 
-    def look():
-        shown.runJavaScript(LOOK, show)
+    def work():
+        script = "null" if asked_for.script is None else asked_for.script.read_text()
+        shown.runJavaScript(
+            script, lambda answer: QTimer.singleShot(asked_for.wait, lambda: look(answer))
+        )
 
+    view.loadFinished.connect(lambda _: QTimer.singleShot(SETTLED, work))
     QTimer.singleShot(LONGEST, lambda: app.exit(1))
-    view.load(QUrl.fromLocalFile(str(page.resolve())))
+    view.load(QUrl.fromLocalFile(str(asked_for.page.resolve())))
     return app.exec()
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--image", type=Path)
+    parser.add_argument("--script", type=Path)
+    parser.add_argument("--size", default="1200x1600")
+    parser.add_argument("--wait", type=int, default=0, help="milliseconds from script to look")
+    parser.add_argument("--dark", action="store_true")
+    sys.exit(main(parser.parse_args()))

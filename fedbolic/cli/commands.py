@@ -34,6 +34,7 @@ from fedbolic.run.experiment import resume, run
 from fedbolic.run.exports import WRITERS, export
 from fedbolic.run.progress import ProgressBar, terminal
 from fedbolic.run.sweeps import sweep
+from fedbolic.run.views import WAYS, view
 
 with extra("run", "the command line"):
     from jsonargparse import ArgumentParser
@@ -214,6 +215,18 @@ def _ready(settings: dict[str, Any]) -> int:
     return 0
 
 
+def _view(settings: dict[str, Any]) -> int:
+    """Write the page about a hierarchy, next to the working directory's files by default."""
+    source = settings["source"]
+    file = settings["to"] or Path(f"{source.resolve().name.partition('.')[0]}.html")
+    if file.exists():
+        raise SetupError(f"{file} exists: remove it, or give another file with --to")
+    with setting_up():
+        view(source, file, way=settings["way"], title=settings["title"])
+    sys.stdout.write(f"open {file} in a browser\n")
+    return 0
+
+
 def _account(settings: dict[str, Any]) -> int:
     """Create an account, or print what the accounts of some data have spent."""
     asked = settings[settings["action"]]
@@ -244,6 +257,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "names": _names,
     "ready": _ready,
     "report": _report_or_page,
+    "view": _view,
 }
 
 
@@ -304,6 +318,16 @@ def command_line() -> ArgumentParser:
     command.add_argument("table", type=str, help=f"Name: {' or '.join(READY)}.")
     command.add_argument("--to", type=Path, required=True, help="File: .npz or .safetensors.")
     commands.add_subcommand("ready", command, help=about["ready"])
+    command = new_parser()
+    command.add_argument("source", type=Path, help="Run, taxonomy file, or file of an embedding.")
+    command.add_argument(
+        "--to", type=Path, help="New HTML file; by default named after the source."
+    )
+    command.add_argument(
+        "--way", choices=WAYS, default="sectors", help="Layout of a taxonomy in the plane."
+    )
+    command.add_argument("--title", type=str, help="Heading of the page.")
+    commands.add_subcommand("view", command, help=about["view"])
     command = new_parser()
     commands.add_subcommand("account", command, help=about["account"])
     _add_account_actions(command)

@@ -23,6 +23,7 @@ FIRST_LINES = {
     "names": "Write the file of all names in some files: one of each holder, then one of all "
     "holders.",
     "ready": "Make a ready table from the public file and write it, as it would be published.",
+    "view": "Write a page to look at a hierarchy: of a run, a taxonomy file, or an embedding.",
     "account": "Create or show the privacy accounts of a node's data.",
 }
 """Commands in the order of the help, each with its first line."""

@@ -1,0 +1,55 @@
+"""The command `fedbolic view`: a taxonomy file, a run, an embedding, and what it refuses."""
+
+import pytest
+
+from fedbolic.data import BalancedTree
+from fedbolic.hierarchies import Embedding, TreeLayout
+
+TREE = "lion\tcat\ntiger\tcat\ncat\tmammal\n"
+
+
+@pytest.fixture
+def taxonomy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cats.tsv").write_text(TREE)
+    return tmp_path / "cats.tsv"
+
+
+@pytest.mark.parametrize("way", ["sectors", "gaps"])
+def test_a_taxonomy_becomes_a_page_named_after_it(fedbolic, taxonomy, way):
+    code, out, _ = fedbolic("view", taxonomy, "--way", way)
+    assert (code, out) == (0, "open cats.html in a browser\n")
+    assert taxonomy.with_suffix(".html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_page_is_never_replaced(fedbolic, taxonomy):
+    taxonomy.with_suffix(".html").write_text("mine")
+    code, _, error = fedbolic("view", taxonomy)
+    assert (code, taxonomy.with_suffix(".html").read_text()) == (2, "mine")
+    assert "cats.html exists" in error
+
+
+def test_a_run_and_a_saved_embedding_become_pages(fedbolic, taxonomy, runs):
+    words = ("--config", "hierarchies/quick", "--method.rounds", 1, "--runs", runs, "--name", "a")
+    assert fedbolic("run", *words)[0] == 0
+    assert fedbolic("view", runs / "a" / "seed0", "--to", "run.html")[0] == 0
+    tree = BalancedTree(branching=2, depth=2).read(None, download=False)
+    Embedding.of(tree, TreeLayout().place(tree)).save(taxonomy.with_suffix(".npz"))
+    assert fedbolic("view", "cats.npz", "--to", "saved.html")[0] == 0
+    assert (taxonomy.parent / "saved.html").exists()
+
+
+@pytest.mark.parametrize("source", ["missing.tsv", "missing.npz", "cats.txt"])
+def test_a_source_that_is_none_is_refused_in_a_line(fedbolic, taxonomy, source):
+    (taxonomy.parent / "cats.txt").write_text(TREE)
+    code, _, error = fedbolic("view", source)
+    assert code == 2
+    assert source in error
+    assert "Traceback" not in error
+
+
+def test_a_run_without_nodes_is_refused(fedbolic, taxonomy, runs, config):
+    assert fedbolic("run", "--config", config, "--runs", runs, "--name", "b")[0] == 0
+    code, _, error = fedbolic("view", runs / "b" / "seed0")
+    assert code == 2
+    assert "only hierarchies are shown" in error
