@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from fedbolic.core.log import logger
 from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, ROOT, HierarchySplit
 from fedbolic.hierarchies.slots import (
     CLOSURE,
@@ -86,6 +87,13 @@ class ClientNodes:
             )
         common = dict(enumerate(split.common.tolist()))
         common = {node: parent for node, parent in common.items() if parent != PRIVATE}
+        below, above = split.common[split.hierarchy.pairs].T
+        if odd := int(((below != PRIVATE) & (above == PRIVATE)).sum()):
+            logger.warning(
+                "%d pairs have a common node below one of the client's own: a layout by slots does "
+                "not show them",
+                odd,
+            )
         parents = split.hierarchy.primary_parents.tolist()
         own = split.hierarchy.pairs.unique().tolist()
         private = {node: parents[node] for node in own if node not in common}

@@ -1,5 +1,6 @@
 """Slots against a recursion in fractions, and the order of ancestors by mpmath, node by node."""
 
+import dataclasses
 from fractions import Fraction
 
 import mpmath
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.data import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_split import ROOT
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights
 from fedbolic.hierarchies.slots import (
@@ -192,6 +194,18 @@ def test_leaves_are_counted_in_the_cell_of_their_head(forest):
 
         expected = [sum(cell_of(x) == cell for x in leaves) for cell in (*sorted(common), ROOT)]
         assert nodes.count_leaves().tolist() == expected
+
+
+def test_a_common_node_below_a_private_one_is_said(caplog):
+    data = federation({0: ROOT, 1: 0}, [{2: 1}, {3: ROOT, 4: 3}])
+    for client in data.clients:
+        ClientNodes.of(client.train)
+    assert not caplog.messages
+    own = Hierarchy(tuple("abcde"), torch.tensor([[1, 0], [0, 3]])).closure()
+    nodes = ClientNodes.of(dataclasses.replace(data.clients[1].train, hierarchy=own))
+    (line,) = caplog.messages
+    assert line.startswith("2 pairs have a common node below one of the client's own")
+    assert nodes.private == {3: ROOT}
 
 
 def test_a_hierarchy_that_is_too_deep_is_refused():
