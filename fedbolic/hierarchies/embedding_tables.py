@@ -45,8 +45,8 @@ def write_csv(
     guarded = {n: f"'{n}" for n in names if n.startswith(FORMULA) and not formulas}
     if guarded:
         logger.warning(
-            "%d of %d names in %s got an apostrophe in front, as a spreadsheet would run them: pass "
-            "formulas=True to keep them, or write .parquet",
+            "%d of %d names in %s got an apostrophe in front, as a spreadsheet would run them: "
+            "pass formulas=True to keep them, or write .parquet",
             len(guarded),
             len(names),
             file,

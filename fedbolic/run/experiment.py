@@ -270,7 +270,19 @@ def refuse_unclear_name(name: str | None, runs: Path) -> None:
 
 def _facts(data: FederatedData) -> dict[str, Any]:
     """Facts about the data that a trained model needs outside the federation."""
-    return {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
+    facts = {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
+    return facts | ({"numbering": numbering} if (numbering := numbering_of(data)) else {})
+
+
+def numbering_of(data: FederatedData) -> str:
+    """Digest of what numbers in the data stand for, such as nodes; empty if nothing does.
+
+    Args:
+        data: Federated data.
+    """
+    if data.holdout is not None:
+        return data.holdout.test.numbering
+    return data.clients[0].train.numbering if data.clients else ""
 
 
 def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from fedbolic.federated.contract.server_states import check_server_state
 from fedbolic.hierarchies import Embedding
 from fedbolic.run.computing import DTYPES
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
-from fedbolic.run.experiment import load_data, run
+from fedbolic.run.experiment import load_data, numbering_of, run
 from fedbolic.run.record import RunFolder
 from fedbolic.run.trained import TrainedModel
 
@@ -141,6 +141,13 @@ class _Finished:
         """The embedded hierarchy and its card; names and parents are those of the data."""
         name, data = type(self.method).__name__, self._data()
         party = data.holdout if self.client is None else self._client(data)
+        facts = self.folder.environment.get("data")
+        before = facts.get("numbering") if isinstance(facts, dict) else None
+        if before not in (None, numbering_of(data)):
+            raise SetupError(
+                f"the data of {self.folder.path} have other nodes than when it was trained, so its "
+                "places have no names: restore the files"
+            )
         if party is None:
             raise SetupError(f"the server of {self.folder.path} knows no names: give client=0")
         self._check_state(party)

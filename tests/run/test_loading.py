@@ -13,7 +13,14 @@ import torch
 
 import fedbolic
 from fedbolic.core.rng import Rng
-from fedbolic.data import IID, GraphFiles, Partitioned, PartitionedHierarchy
+from fedbolic.data import (
+    IID,
+    GraphFiles,
+    HierarchyFile,
+    Partitioned,
+    PartitionedHierarchy,
+    RandomPairs,
+)
 from fedbolic.federated import DistributedNoise, Method, SumPrivacy
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.secure import SecureSum
@@ -154,6 +161,18 @@ def test_a_personal_embedding_holds_the_nodes_of_its_client_alone(tmp_path):
         assert {int(name) for name in found.names} == {node for pair in pairs for node in pair}
         above = {(u, v) for u in found.names for v in found.ancestors(u)}
         assert above == {(str(u), str(v)) for u, v in pairs}
+
+
+def test_places_are_not_given_the_names_of_other_nodes(tmp_path):
+    file = tmp_path / "tree.csv"
+    file.write_text("lion,cat\ntiger,cat")
+    source = PartitionedHierarchy(HierarchyFile(file), RandomPairs(2))
+    folder = experiment.run(TABLE, source, runs=tmp_path)
+    assert fedbolic.load(folder).ancestors("lion") == ["cat"]
+    file.write_text("lion,cat\nzebra,cat")  # as many nodes
+    for client in (None, 0):
+        with pytest.raises(SetupError, match="other nodes than when it was trained"):
+            fedbolic.load(folder, client=client)
 
 
 def test_the_command_saves_an_embedding_and_its_card(tmp_path, fedbolic):
