@@ -237,8 +237,9 @@ function drawEdges(visible, limit) {
   for (const i of visible) {
     const p = parent[i], below = end[i] - i;
     if (!free(px[i], py[i])) continue;
+    if (few && below < least && ps[i] > 0.5) continue;
     if (ps[i] < SIGHT || below > 1) dots.push(i);
-    if (p < 0 || few && below < least) continue;
+    if (p < 0) continue;
     if (Math.abs(px[i] - px[p]) + Math.abs(py[i] - py[p]) < (few ? 6 : 2)) continue;
     if (branch[i] !== now) {
       lines.forEach((_, k) => flush(k));
@@ -256,10 +257,13 @@ function drawEdges(visible, limit) {
   return dots;
 }
 
-/** The number of nodes in a subtree such that so many of the visible nodes have more. */
+/** The smallest power of two such that no more than `limit` visible nodes have as large a subtree. */
 function sizeOf(visible, limit) {
-  const sizes = Int32Array.from(visible, i => end[i] - i).sort();
-  return sizes[sizes.length - 1 - Math.floor(limit)] + 1;
+  const counts = new Uint32Array(32);
+  for (const i of visible) counts[31 - Math.clz32(end[i] - i)]++;
+  let power = 31;
+  for (let sum = 0; power >= 0 && (sum += counts[power]) <= limit;) power--;
+  return 2 ** (power + 1);
 }
 
 function dotRadius(i) {
@@ -309,8 +313,8 @@ function drawMarked() {
 /** Names where there is room, the marked first, then those with most below them, then the nearest. */
 function drawLabels(dots) {
   const marked = [under, chosen, ...path, ...near].filter(i => i >= 0 && place[i] === frame);
-  const worth = i => Math.log2(1 + end[i] - i) - 9 * ps[i] * ps[i];
-  const rest = dots.filter(i => ps[i] < 0.97).sort((a, b) => worth(b) - worth(a)).slice(0, 250);
+  const worth = new Map(dots.filter(i => ps[i] < 0.97).map(i => [i, Math.log2(1 + end[i] - i) - 9 * ps[i] * ps[i]]));
+  const rest = [...worth.keys()].sort((a, b) => worth.get(b) - worth.get(a)).slice(0, 250);
   const boxes = [], most = Math.min(70, size / 6), font = getComputedStyle(document.body).fontFamily;
   let told = 0;
   pen.lineJoin = "round";

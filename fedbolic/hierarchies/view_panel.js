@@ -42,12 +42,13 @@ function fly(i, scale = zoom) {
   turn(began);
 }
 
-function choose(i, scale) {
+/** Mark a node; the view flies to it only if it stands near the rim. */
+function choose(i) {
   chosen = i;
   path = new Set(i < 0 ? [] : pathOf(i));
   near = new Set(i < 0 ? [] : nearest(i, NEAREST).map(each => each.i));
   describe(i);
-  if (i >= 0) fly(i, scale);
+  if (i >= 0 && (place[i] !== frame || ps[i] > 0.97)) fly(i, closeUp(i));
   else redraw();
 }
 
@@ -72,7 +73,7 @@ function entry(i, far) {
     button.append(part);
   }
   button.title = names[i];
-  button.onclick = () => choose(i, closeUp(i));
+  button.onclick = () => choose(i);
   item.append(button);
   return item;
 }
@@ -138,7 +139,7 @@ function take(k) {
   showAnswers([]);
   if (i === undefined) return;
   canvas.focus();
-  choose(i, closeUp(i));
+  choose(i);
 }
 
 function zoomTo(value, x = 0, y = 0) {
@@ -212,7 +213,8 @@ function listenPointer() {
     held.delete(event.pointerId);
     if (moved < 4 && event.type === "pointerup") {
       const at = nodeAt(spot(event));
-      if (at >= 0) choose(at);
+      if (at >= 0 && at === chosen) fly(at);
+      else if (at >= 0) choose(at);
     }
   };
   canvas.addEventListener("wheel", event => {
@@ -244,7 +246,7 @@ function listenKeys() {
       event.preventDefault();
       if (event.shiftKey) return pan(ARROWS[event.key], 0.25 / zoom), redraw();
       const to = walk(event.key);
-      if (to >= 0) choose(to, chosen < 0 ? undefined : closeUp(to));
+      if (to >= 0) choose(to);
     } else if (Object.hasOwn(actions, event.key)) event.preventDefault(), actions[event.key]();
   });
   const find = element("find");
