@@ -16,6 +16,9 @@ from fedbolic.manifolds import Manifold, ManifoldPlaces, Places
 from fedbolic.search.euclidean import KDTree
 from fedbolic.search.table import NearestPoints, Queries, SearchTable
 
+BUILDING = 128
+"""Candidates for the links of a new point of the graph."""
+
 
 class ApproximateIndex:
     r"""Nearest neighbours by usearch's graph (HNSW) with a compiled metric, and by scipy's tree.
@@ -49,9 +52,9 @@ class ApproximateIndex:
         self,
         places: Places,
         *,
-        connectivity: int = 16,
+        connectivity: int = 48,
         expansion: int = 64,
-        local: int = 32,
+        local: int = 48,
     ) -> None:
         check.at_least(2, connectivity=connectivity)
         check.at_least(1, expansion=expansion, local=local)
@@ -68,7 +71,7 @@ class ApproximateIndex:
 
     @classmethod
     def of(
-        cls, space: Manifold, points: Tensor | ArrayLike, *, connectivity: int = 16
+        cls, space: Manifold, points: Tensor | ArrayLike, *, connectivity: int = 48
     ) -> "ApproximateIndex":
         """The index of a table of points.
 
@@ -124,7 +127,7 @@ def _new_graph(dim: int, connectivity: int, expansion: int) -> Any:
         metric=metric,
         dtype="f64",
         connectivity=connectivity,
-        expansion_add=64,
+        expansion_add=BUILDING,
         expansion_search=expansion,
     )
 

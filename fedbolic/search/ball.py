@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from fedbolic.manifolds import ManifoldPlaces, Places
+from fedbolic.manifolds import Lorentz, ManifoldPlaces, Places
 
 EPS = 2.0**-52
 
@@ -35,14 +35,26 @@ class UnitBall(NamedTuple):
         """The images of places.
 
         Args:
-            places: Points of a hyperbolic space.
+            places: Points of a hyperbolic space; those of a manifold in Lorentz or Poincare.
 
         Raises:
-            ValueError: If float64 does not tell them apart.
+            ValueError: If places without a manifold lie too far out for float64.
         """
-        points = places.to_lorentz(torch.float64).detach().cpu() * curvature(places) ** 0.5
-        time = points[:, :1].numpy()
-        return cls(points[:, 1:].numpy() / (1 + time), 2 / (1 + time[:, 0]))
+        if not isinstance(places, ManifoldPlaces):
+            points = places.to_lorentz(torch.float64)
+            return cls._of_space(points.detach().cpu().numpy()[:, 1:])
+        points = places.points.detach().double().cpu().numpy() * curvature(places) ** 0.5
+        if isinstance(places.manifold, Lorentz):
+            return cls._of_space(points[:, 1:])
+        return cls(points, 1 - np.einsum("nd,nd->n", points, points))
+
+    @classmethod
+    def _of_space(cls, space: NDArray) -> "UnitBall":
+        """The images of points of the unit hyperboloid by their space coordinates."""
+        largest = np.abs(space).max(axis=1, initial=1.0)[:, None]  # squares may overflow
+        lengths = largest * np.linalg.norm(space / largest, axis=1, keepdims=True)
+        after = 1 + np.hypot(1.0, lengths)
+        return cls(space / after, 2 / after[:, 0])
 
     def take(self, rows: Int[np.ndarray, " m"]) -> "UnitBall":
         """The points of some rows."""

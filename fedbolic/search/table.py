@@ -1,6 +1,7 @@
 """The table that an index searches: what may be asked, and answers by the places' own distances."""
 
 import dataclasses
+import math
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -68,7 +69,7 @@ class SearchTable:
         self.places = places
         self.device = next(iter(places.tensors().values())).device
         self.ball = _images(places)
-        self.far = beyond(places)
+        self.far = _beyond(places, self.ball)
 
     def __len__(self) -> int:
         """The number of points."""
@@ -98,12 +99,12 @@ class SearchTable:
             wrong = rows[(rows < 0) | (rows >= len(self))]
             raise ValueError(f"rows must be in 0 to {len(self) - 1}, got {int(wrong[0])}")
         ball = None if self.ball is None else self.ball.take(rows.cpu().numpy())
-        return Asked(self.places[rows], ball, self.far[rows])
+        return Asked(self.places[rows], ball, self.far[rows.cpu()])
 
     def _asked(self, queries: Places) -> Asked:
         queries = _checked(queries) if isinstance(queries, ManifoldPlaces) else queries
         ball = None if self.ball is None else _images(queries)
-        return Asked(queries, ball, beyond(queries))
+        return Asked(queries, ball, _beyond(queries, ball))
 
     def _check_kind(self, queries: Places) -> None:
         own = self.places
@@ -163,8 +164,8 @@ class SearchTable:
         here, at = which.to(self.device), rows.to(self.device)
         with torch.no_grad():
             distances = self.places[at].dist(asked.places[here]).cpu()
-        unsure = asked.far.cpu()
-        unsure[which[self.far[at].cpu()]] = True
+        unsure = asked.far.clone()
+        unsure[which[self.far[rows]]] = True
         order = np.lexsort((rows.numpy(), distances.numpy(), which.numpy()))
         first = np.cumsum(lengths) - lengths
         best = torch.from_numpy(order[first[:, None] + np.arange(k)])
@@ -186,7 +187,7 @@ class SearchTable:
         near = distances <= (kth * (1 + 1e-9)).unsqueeze(1)
         # a point at the boundary of the ball may be wrong by a unit, and the k-th by another
         unit = 2 / curvature(self.places) ** 0.5
-        near |= self.far & (distances <= kth.unsqueeze(1) + unit)
+        near |= self.far.to(near.device) & (distances <= kth.unsqueeze(1) + unit)
         return [row.nonzero().flatten().cpu().numpy() for row in near]
 
     def _none(self, k: int) -> NearestPoints:
@@ -194,14 +195,11 @@ class SearchTable:
         return NearestPoints(distances, rows, torch.zeros(0, dtype=torch.bool))
 
 
-def beyond(places: Places) -> Bool[Tensor, " n"]:
+def _beyond(places: Places, ball: UnitBall | None) -> Bool[Tensor, " n"]:
     """Mask of the places whose distances in float64 may be wrong by more than a millionth."""
-    if not isinstance(places, ManifoldPlaces):
-        device = next(iter(places.tensors().values())).device
-        return torch.zeros(len(places), dtype=torch.bool, device=device)
-    with torch.no_grad():
-        radii = places.manifold.dist0(places.points.double()) * curvature(places) ** 0.5
-    return radii > RIGHT_TO[type(places.manifold)]
+    if ball is None or not isinstance(places, ManifoldPlaces):
+        return torch.zeros(len(places), dtype=torch.bool)
+    return torch.from_numpy(ball.gaps < 2 / (1 + math.cosh(RIGHT_TO[type(places.manifold)])))
 
 
 def _images(places: Places) -> UnitBall | None:
@@ -222,6 +220,7 @@ def _checked(places: ManifoldPlaces) -> ManifoldPlaces:
         )
     if not points.isfinite().all():
         raise ValueError("points must be finite numbers")
-    if isinstance(space, Poincare):
-        space.require(points)
+    wide = points.double()
+    if isinstance(space, Poincare) and not ((wide * wide).sum(1) * curvature(places) < 1).all():
+        space.require(wide)
     return dataclasses.replace(places, points=points)

@@ -285,3 +285,30 @@ def test_coordinates_of_places_without_a_manifold_are_refused():
     places = PolarPlaces(torch.zeros(3).long(), torch.arange(3).double())
     with pytest.raises(ValueError, match="give such places"):
         HyperbolicIndex(places).search(torch.zeros(1, 2), 1)
+
+
+@given(seeds)
+def test_points_of_the_hyperboloid_far_beyond_the_ball_do_no_harm(seed):
+    """Radii to 90, of which the ball in float64 resolves 36; polar places are the oracle."""
+    rng = np.random.default_rng(seed)
+    radii = torch.from_numpy(rng.uniform(0, 90, 800) ** rng.uniform(0.5, 1.0, 800))
+    turns = torch.from_numpy(rng.integers(-(2**63), 2**63 - 1, 800))
+    polar = PolarPlaces(turns, radii)
+    flat = radii.sinh().unsqueeze(1) * torch.stack((polar.angles.cos(), polar.angles.sin()), 1)
+    points = torch.cat((radii.cosh().unsqueeze(1), flat), 1)
+    found = HyperbolicIndex.of(Lorentz(), points).search(torch.arange(20), 5)
+    distances = polar[torch.arange(20)].cdist(polar).numpy()
+    near = (radii[:20] < 30).numpy()
+    assert found.exact[torch.from_numpy(near)].any()
+    kth = np.sort(distances, axis=1)[:, :5]
+    exact = found.exact.numpy()
+    np.testing.assert_allclose(found.distances[exact], kth[exact], atol=1e-5)
+
+
+def test_points_whose_squares_overflow_are_searched():
+    radii = torch.tensor([*range(1, 400), 340.0, 345.0]).double()
+    flat = torch.exp(radii.clamp(max=345)).unsqueeze(1) * torch.tensor([[0.6, 0.8]]).double()
+    points = torch.cat((flat[:, :1], flat), 1)
+    found = HyperbolicIndex.of(Lorentz(), points).search([0, 200], 3)
+    assert found.rows[0].tolist() == [0, 1, 2]
+    assert found.exact.tolist() == [True, False]
