@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from fedbolic.core.imports import extra
 
-LEAF = 64
+LEAF = 128
 """Points of a leaf of the tree; with 16 a query takes a half longer."""
 
 

@@ -14,7 +14,10 @@ from fedbolic.search.euclidean import EuclideanIndex, KDTree
 from fedbolic.search.table import NearestPoints, Queries, SearchTable
 
 INNERMOST = 512
-"""Points nearest to the origin that give the first radius; far out they are near to everything."""
+"""Fewest points nearest to the origin, to which all others are near, that give the first radius."""
+
+INNER_SHARE = 128
+"""Share of a large table, one in so many points, that takes their place."""
 
 MOST = 8
 """Share of a table, one in so many points, from which looking at all of them is cheaper."""
@@ -129,7 +132,8 @@ class HyperbolicIndex:
     def _candidates(self, x: NDArray, gap: float, k: int) -> NDArray | None:
         """Rows that hold the nearest to a query; ``None`` if all distances must be computed."""
         ball, euclidean = self._ball, self._euclidean
-        inner = ball.bounds(x, gap, slice(0, max(INNERMOST, 2 * k)))
+        most = max(INNERMOST, 2 * k, len(self) // INNER_SHARE)
+        inner = ball.bounds(x, gap, slice(0, most))
         known = np.argpartition(inner, k - 1)[:k]
         u, count = float(inner[known].max()), 2 * k + 16
         while count * MOST <= len(self):

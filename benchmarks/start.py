@@ -1,0 +1,100 @@
+"""CPU seconds until a command has answered, next to an import of torch.
+
+    python -m benchmarks.start [--rounds 3]
+
+Every command runs in a process of its own with one thread, all of them in turn in every round. The
+first is a run of one round, of which the next two resume and report what is there.
+
+Takes 1 CPU minute.
+"""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.script import FOLDER, parser
+from benchmarks.table import Goal, goal_table, head, line
+
+TORCH = "import torch"
+RUN = ("run", "--config", "fedavg/quick", "--method.rounds", "1", "--overwrite")
+SEED = "runs/fedavg_quick/seed0"
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    TORCH: ("-c", "import torch"),
+    "fedbolic --version": ("-m", "fedbolic", "--version"),
+    "fedbolic --help": ("-m", "fedbolic", "--help"),
+    "fedbolic configs": ("-m", "fedbolic", "configs"),
+    "fedbolic run --help": ("-m", "fedbolic", "run", "--help"),
+    "fedbolic run, one round of fedavg/quick": ("-m", "fedbolic", *RUN),
+    "fedbolic resume, a finished run": ("-m", "fedbolic", "resume", SEED),
+    "fedbolic report": ("-m", "fedbolic", "report", "runs"),
+}
+"""Arguments of Python by name, in the order in which they run."""
+
+AT_MOST = {"fedbolic --version": 0.3, "fedbolic --help": 0.3, "fedbolic configs": 0.3}
+AFTER_TORCH = {"fedbolic run --help": 1.0, "fedbolic run, one round of fedavg/quick": 1.5}
+RESUMED = "fedbolic resume, a finished run"
+
+
+def seconds(words: tuple[str, ...], folder: Path) -> float:
+    """CPU seconds of a Python process with all that it starts.
+
+    Args:
+        words: Arguments of Python.
+        folder: Folder in which it runs.
+    """
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    place = {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, **place},
+        check=True,
+        capture_output=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure(rounds: int) -> dict[str, float]:
+    """Median CPU seconds of every command.
+
+    Args:
+        rounds: Runs of each.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        taken = [
+            {name: seconds(words, Path(folder)) for name, words in COMMANDS.items()}
+            for _ in range(rounds)
+        ]
+    return {name: statistics.median(each[name] for each in taken) for name in COMMANDS}
+
+
+def goals(found: dict[str, float]) -> list[Goal]:
+    """Bounds, of which some count from the time of torch.
+
+    Args:
+        found: Seconds by name.
+    """
+    bounds = {**AT_MOST, RESUMED: 0.5}
+    bounds |= {name: found[TORCH] + more for name, more in AFTER_TORCH.items()}
+    return [Goal("CPU s", name, "<=", bound, found[name]) for name, bound in bounds.items()]
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=3, help="runs of each command")
+    found = measure(options.parse_args().rounds)
+    print(head("command", "CPU s"))
+    for name, each in found.items():
+        print(line(name, f"{each:.2f}"))
+    print(f"\n{goal_table(goals(found))}")
+
+
+if __name__ == "__main__":
+    main()
