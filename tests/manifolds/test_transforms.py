@@ -62,3 +62,10 @@ def test_half_types_under_vmap_and_grad(kind, dtype):
     x.requires_grad_()
     make(kind, 1.0).dist(x, y).sum().backward()
     assert torch.equal(got, x.grad)
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL, ids=IDS)
+def test_values_without_a_graph_are_those_of_a_graph_to_the_bit(kind, name):
+    given = arguments(kind, name, 0.7)
+    recorded = call(kind, name, 0.7, *[t.detach().clone().requires_grad_() for t in given])
+    assert torch.equal(call(kind, name, 0.7, *given), recorded.detach())
