@@ -105,11 +105,13 @@ def test_the_shifted_ball_holds_the_hyperbolic_ball(turn, r, radius):
     assert enclosing <= distance * (1 + 1e-9) + slack
 
 
-@given(seeds, st.floats(0, 28), st.floats(0, 28))
-def test_bounds_are_above_what_rounding_hides(seed, one, other):
+@settings(max_examples=50)
+@given(seeds, st.floats(0, 28), st.floats(-1, 1), st.integers(2**18, 2**40))
+def test_bounds_are_above_what_rounding_hides(seed, radius, more, between):
     """``sinh^2`` of half the distance of places whose ball coordinates are rounded."""
-    turns = torch.from_numpy(np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, 2))
-    places = PolarPlaces(turns, torch.tensor([one, other]).double())
+    turn = int(np.random.default_rng(seed).integers(-(2**62), 2**62))
+    radii = torch.tensor([radius, max(0.0, radius + more * 1e-3)]).double()
+    places = PolarPlaces(torch.tensor([turn, turn + between]), radii)
     ball = UnitBall.of(places)
     bound = ball.bounds(ball.coordinates[0], ball.gaps[0], slice(1, 2))
     first, second = (places[torch.tensor([i])] for i in (0, 1))
@@ -147,6 +149,20 @@ def test_close_clusters_far_out_are_told_apart(seed):
     points = space.expmap(centre, tangents * (1 - centre.square().sum()))
     found = HyperbolicIndex.of(space, points).search(torch.arange(5), 9)
     assert_nearest(found, wide_distances(points[:5], points), 9)
+
+
+@given(seeds, st.integers(1, 5))
+def test_a_cluster_far_from_all_inner_points_is_searched_to_the_end(seed, k):
+    """The first radius is that of points near the origin, whose ball holds the whole cluster."""
+    rng = np.random.default_rng(seed)
+    inner = drawn(seed, 700, 3, 1.0)
+    centre = torch.tensor([[math.tanh(5.0), 0.0, 0.0]]).double()
+    tangents = torch.from_numpy(rng.normal(size=(2000, 3))) * (1 - centre.square().sum())
+    points = torch.cat((inner, Poincare().expmap(centre, tangents)))
+    rows = torch.arange(700, 2700, 250)
+    found = HyperbolicIndex.of(Poincare(), points).search(rows, k)
+    assert_nearest(found, wide_distances(points[rows], points), k)
+    assert found.exact.all()
 
 
 def test_k_may_be_the_number_of_points():
