@@ -7,6 +7,7 @@ from pathlib import Path
 from fedbolic.data import Client, FederatedData, Split
 from fedbolic.data.contract.source import Source
 from fedbolic.federated import Method
+from fedbolic.federated.contract.wrapping_method import DelegatedSteps
 
 FOLDER = Path(__file__).parents[1] / "configs"
 NAMES = tuple(str(file.parent.relative_to(FOLDER)) for file in sorted(FOLDER.rglob("quick.yaml")))
@@ -43,6 +44,14 @@ def shortened(method: Method, batch_size: int | None = None) -> Method:
             size = batch_size if batch_size and value.batch_size else value.batch_size
             new[name] = dataclasses.replace(value, epochs=1, batch_size=size)
     return dataclasses.replace(method, **new)  # type: ignore[type-var]
+
+
+def visiting(method: Method, visits: int) -> Method:
+    """The method, or the one that it wraps, with some number of steps on each batch."""
+    if isinstance(method, DelegatedSteps):
+        return dataclasses.replace(method, method=visiting(method.method, visits))
+    local = dataclasses.replace(method.local, repeats=visits)  # type: ignore[attr-defined]
+    return dataclasses.replace(method, local=local)  # type: ignore[type-var]
 
 
 def first_clients(

@@ -42,7 +42,7 @@ class Rehearsal(Dispatch):
         self.label, self.num_devices, self.thread = "meta:0", devices, threading.local()
         self.graphs, self.replayed = [], 0
         self.sync_debug_mode = 0
-        self.used, self.free = 0, 1000 * MEBIBYTE
+        self.free, self.used, self.cached, self.of_capture = 1000 * MEBIBYTE, 0, 0, 0
 
     def capture(self, label):
         """The capture of this thread that takes operations on a device, or ``None``."""
@@ -163,6 +163,8 @@ class Capture:
         if not self.graph.operations:
             raise UserWarning("The CUDA Graph is empty")
         dispatch.graphs.append(self.graph)
+        dispatch.cached += dispatch.of_capture
+        dispatch.free -= dispatch.of_capture
         dispatch.streams[self.stream.label] = self.before
 
     def recorded(self, function, inner, options):
@@ -306,7 +308,7 @@ def _driver(dispatch):
         "device_of": lambda x: _entered(x.device),
         "synchronize": lambda device=None: dispatch.wait("synchronize"),
         "mem_get_info": lambda device=None: (dispatch.free, 2 * dispatch.free),
-        "memory_reserved": lambda device=None: dispatch.used,
+        "memory_reserved": lambda device=None: dispatch.used + dispatch.cached,
         "memory_allocated": lambda device=None: dispatch.used,
         "max_memory_allocated": lambda device=None: dispatch.used,
         "reset_peak_memory_stats": lambda device=None: None,

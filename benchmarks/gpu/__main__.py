@@ -9,8 +9,12 @@ the full installation.
 Takes 8 minutes on a device.
 """
 
+import argparse
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from benchmarks.gpu import geometry as geometry_
 from benchmarks.gpu import resnet
 from benchmarks.gpu import rounds as rounds_
 from benchmarks.gpu import steps as steps_
+from benchmarks.gpu.captures import captures
 from benchmarks.gpu.convolution import convolution
 from benchmarks.gpu.equality import equality
 from benchmarks.gpu.geometry import geometry
@@ -35,6 +40,7 @@ from benchmarks.table import Goal, goal_table
 from fedbolic.run.reproducible import WORKSPACE, arithmetic_of
 
 PARTS: dict[str, Callable[[Report, torch.device, Size], None]] = {
+    "captures": captures,  # first, for without them the rest is of little use
     "roofline": roofline,
     "geometry": geometry,
     "convolution": convolution,
@@ -57,6 +63,9 @@ STEP_GOALS = {
 AT_20 = tuple(work for work in STEP_GOALS if work != "28x28 CNN")
 """Workloads with a target at 20 clients, too."""
 
+GRACE = 60.0
+"""Seconds for which a part may go on after the time for new rows."""
+
 TIMES = "times the plain loop"
 FEW_GOAL, RESNET_GOAL, ROUND_GOAL = 10.0, 2.5, 20.0
 """Times the plain loop at 20 clients, of a residual network, and of a whole round."""
@@ -74,23 +83,60 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     args.add_argument("--minutes", type=float, default=7.5, help="no row begins after them")
     args.add_argument("--out", type=Path, help="JSON file for all rows")
+    args.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     options = args.parse_args(arguments)
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         print("skipped: there is no CUDA device")
         return
     os.environ.setdefault(WORKSPACE, ":4096:8")  # read once, when the device is first used
-    report, size = Report(options.minutes), SMALL if options.small else FULL
+    size = SMALL if options.small else FULL
+    if options.rows:  # one part of another process
+        _parts(Report(options.minutes, options.rows), options.parts, device, size)
+        return
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     about = {**versions, "small": options.small, **arithmetic_of(device)}
     print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
-    for name in options.parts:
-        report.attempt(name, lambda part=PARTS[name]: part(report, device, size))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "rows") if options.out is None else options.out.with_suffix(".jsonl")
+        file.unlink(missing_ok=True)
+        report = Report(options.minutes, file)
+        if device.type == "cuda":
+            words = [f"--device={options.device}", *(["--small"] if options.small else [])]
+            for name in options.parts:
+                part_alone(report, name, words)
+        else:
+            _parts(report, options.parts, device, size)
     reached = goals(report, size)
     print(f"\n{goal_table(reached)}")
     if options.out is not None:
         verdicts = [{**vars(goal), "verdict": goal.verdict} for goal in reached]
         report.save(options.out, about=about, goals=verdicts)
+
+
+def _parts(report: Report, names: Sequence[str], device: torch.device, size: Size) -> None:
+    for name in names:
+        report.attempt(name, lambda part=PARTS[name]: part(report, device, size))
+
+
+def part_alone(report: Report, name: str, words: Sequence[str]) -> None:
+    """Run a part in a process of its own, since a failed capture may leave one of no use.
+
+    Args:
+        report: Report with a file, which gets the rows of the part.
+        name: Name of the part.
+        words: Further options of the command.
+    """
+    options = [f"--parts={name}", f"--rows={report.file}", f"--minutes={report.seconds_left / 60}"]
+    command = [sys.executable, "-m", "benchmarks.gpu", *options, *words]
+    try:
+        code = subprocess.run(command, timeout=max(0.0, report.seconds_left) + GRACE).returncode
+    except subprocess.TimeoutExpired:
+        code = None
+    report.read()
+    if code != 0:
+        what = "took too long" if code is None else f"ended with the code {code}"
+        report.fail(name, f"its process {what}; the rows above are complete")
 
 
 def goals(report: Report, size: Size) -> list[Goal]:

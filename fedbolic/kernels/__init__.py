@@ -1,15 +1,17 @@
 """Triton kernels of the geometry, the only files that import triton.
 
 A kernel replaces operators of torch for tensors on a CUDA device, if triton is installed (it comes
-with torch for CUDA). Elsewhere the operators run, and triton is never imported. The environment
-variable ``FEDBOLIC_KERNELS=0`` turns all kernels off, to compare them with the operators or to rule
-them out as the cause of a failure.
+with torch for CUDA) and a first kernel runs, for which triton needs a C compiler. Elsewhere the
+operators run, and triton is never imported. The environment variable ``FEDBOLIC_KERNELS=0`` turns
+all kernels off, to compare them with the operators or to rule them out as the cause of a failure.
 """
 
 import functools
+import logging
 import os
 from importlib.util import find_spec
 
+import torch
 from torch import Tensor
 
 SWITCH = "FEDBOLIC_KERNELS"
@@ -35,7 +37,7 @@ def run_on(x: Tensor) -> bool:
 
 @functools.cache
 def are_on() -> bool:
-    """True if triton is installed and kernels are not turned off.
+    """True if kernels are not turned off, triton is installed, and it runs a kernel on the device.
 
     Raises:
         ValueError: If ``FEDBOLIC_KERNELS`` is neither 0 nor 1.
@@ -43,4 +45,23 @@ def are_on() -> bool:
     value = os.environ.get(SWITCH, "1")
     if value not in ("0", "1"):
         raise ValueError(f"{SWITCH} must be 0 (torch's operators) or 1 (kernels), got {value!r}")
-    return value == "1" and find_spec("triton") is not None
+    return value == "1" and find_spec("triton") is not None and _is_launched()
+
+
+def _is_launched() -> bool:
+    """True if a kernel gives the right result on the current device; logs why not."""
+    if not torch.cuda.is_available():  # no tensor asks for kernels
+        return True
+    try:
+        from fedbolic.kernels.dropout import masked
+
+        seed = torch.zeros((), dtype=torch.int64, device="cuda")
+        found = masked(torch.ones(3, device="cuda"), seed, least=0, factor=2.0).tolist()
+        if found != [2.0] * 3:
+            raise ArithmeticError(f"a kernel gave {found}")
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        text = "no kernel runs, and torch's operators take their place: %s"
+        logging.getLogger("fedbolic").warning(text, reason, extra={"is_fallback": True})
+        return False
+    return True

@@ -1,5 +1,6 @@
 """Pairwise distances."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -7,6 +8,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.utils.checkpoint import checkpoint
 
 from fedbolic.formulas.analytic import gap_length
 from fedbolic.formulas.registrar import points, replaced_by
@@ -18,6 +20,12 @@ CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
 The error of the matrix product is a few ``eps`` of the terms subtracted. Above this bound it is
 1e-5 of the distance in float32 and 1e-12 in float64.
 """
+
+LARGE = 2**26
+"""Number of distances above which their derivatives are computed by parts."""
+
+LARGEST_PARTS = 8
+"""Parts of the largest matrix that is computed at once."""
 
 
 def cdist(
@@ -61,6 +69,18 @@ def _auto(space: Manifold, x: Tensor, y: Tensor, pairs: object) -> Tensor:
     del pairs
     if _is_traced(x, y, space.c):
         return cdist(space, x, y, "mm64" if x.dtype == torch.float32 else "broadcast")
+    differentiated = torch.is_grad_enabled() and any(
+        isinstance(t, Tensor) and t.requires_grad for t in (x, y, space.c)
+    )
+    if not differentiated or x.ndim != 2 or y.ndim != 2 or len(x) * len(y) <= LARGE:
+        return _exact(space, x, y)
+    # a derivative would keep a dozen matrices of this size; a part is computed again for its own
+    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    parts = x.split(max(1, LARGE // (LARGEST_PARTS * len(y))))
+    return torch.cat([again(_exact, space, some, y) for some in parts])
+
+
+def _exact(space: Manifold, x: Tensor, y: Tensor) -> Tensor:
     distances, apart = _product(space, x, y)
     return _again(space, x, y, distances, apart.detach() < CLOSE[x.dtype])
 

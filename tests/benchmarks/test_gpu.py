@@ -11,6 +11,7 @@ from benchmarks.gpu.resnet import ARITHMETICS, DEFAULT, arithmetic
 from benchmarks.gpu.workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
 from benchmarks.timing import waits
 from fedbolic.federated import Sequential
+from fedbolic.federated.batched.replay import Replay
 from fedbolic.federated.contract.engine import Exchange
 
 CPU = torch.device("cpu")
@@ -36,7 +37,16 @@ def test_every_part_runs(tmp_path, capsys):
     gpu.main(["--device", "cpu", "--small", "--out", str(file)])
     found = json.loads(file.read_text())
     assert {row["part"] for row in found["rows"]} == {
-        *("roofline", "geometry", "convolution", "equality", "round", "ResNet-18", "steps")
+        *(
+            "captures",
+            "roofline",
+            "geometry",
+            "convolution",
+            "equality",
+            "round",
+            "ResNet-18",
+            "steps",
+        )
     }
     assert [row for row in found["rows"] if "error" in row] == []
     rows = {row["name"]: row for row in found["rows"] if row["part"] == "geometry"}
@@ -45,8 +55,40 @@ def test_every_part_runs(tmp_path, capsys):
     verdicts = {goal["what"]: goal["verdict"] for goal in found["goals"]}
     assert verdicts["float64, difference from the CPU"] == "met"
     assert verdicts["rows that failed or were left out"] == "met"
+    lines = [json.loads(text) for text in file.with_suffix(".jsonl").read_text().splitlines()]
+    assert lines == found["rows"]
     printed = capsys.readouterr().out
     assert all(f"{row['part']} | {row['name']} | " in printed for row in found["rows"])
+
+
+def test_a_fallback_is_a_failed_row(monkeypatch, tmp_path, capsys):
+    def fail(self):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Replay, "__call__", fail)
+    file = tmp_path / "gpu.json"
+    words = ["--device", "cpu", "--small", "--out", str(file), "--parts", "equality", "captures"]
+    gpu.main(words)
+    found = json.loads(file.read_text())
+    errors = {row["name"]: row["error"] for row in found["rows"] if "error" in row}
+    assert all("fell back: the steps of" in error for error in errors.values())
+    graphed = [row["name"] for row in found["rows"] if "Graphed" in row["name"]]
+    assert [*errors] == graphed
+    verdicts = {goal["what"]: goal["verdict"] for goal in found["goals"]}
+    assert verdicts["rows that failed or were left out"] == "not met"
+
+
+@pytest.mark.processes
+def test_a_part_in_a_process_leaves_its_rows_whatever_its_end(tmp_path):
+    report = Report(1.0, tmp_path / "rows.jsonl")
+    report.add("before", "a row", lambda: {"ms": 1.0})
+    gpu.part_alone(report, "roofline", ["--device=cpu", "--small"])
+    first, *rows = report.rows
+    assert (first["part"], {row["part"] for row in rows}) == ("before", {"roofline"})
+    assert not any("error" in row for row in rows)
+    gpu.part_alone(report, "roofline", ["--unknown"])
+    assert report.rows[-1]["error"].startswith("its process ended with the code 2")
+    assert Report(1.0, tmp_path / "rows.jsonl").rows == report.rows
 
 
 def test_without_a_device_it_is_skipped(monkeypatch, capsys):

@@ -126,9 +126,9 @@ def test_buffers_and_captured_steps_serve_all_rounds(name, monkeypatch):
     """Nothing that changes between rounds is part of a captured step."""
     made, begin = [], StaticSteps.__init__
 
-    def noted(self, method, wave, *, alone):
+    def noted(self, method, wave, *given, **options):
         made.append(wave)
-        begin(self, method, wave, alone=alone)
+        begin(self, method, wave, *given, **options)
 
     monkeypatch.setattr(StaticSteps, "__init__", noted)
     method = dataclasses.replace(TOGETHER[name], rounds=4)

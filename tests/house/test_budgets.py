@@ -124,14 +124,13 @@ def test_a_step_can_be_captured(name, together, monkeypatch):
     """Two calls launch the same operations with the same numbers, and never involve the host."""
     calls, take = {}, StaticSteps._take
 
-    def noted(self, call, width, **options):
+    def noted(self, form):
         work = active[-1].work
         before, work.log = work.total(), []
-        take(self, call, width, **options)
+        take(self, form)
         after = work.total()
-        key = id(self), len(call[1]), options["last"]
         used = after["waits"] - before["waits"], after["uploads"] - before["uploads"]
-        calls.setdefault(key, []).append((work.log, used))
+        calls.setdefault((id(self), form), []).append((work.log, used))
         work.log = None
 
     active = shadow._ACTIVE

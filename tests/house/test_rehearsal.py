@@ -10,12 +10,19 @@ import torch
 
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
+from fedbolic.data import Examples, FederatedData
+from fedbolic.data.contract.client import ClientSlices
 from fedbolic.federated import Batched, Evaluation, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.federated.batched.replay import Replay
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import ConvNet
 from fedbolic.nn.network.resnet import ResNet
+from tests.federated.agreement import with_
 from tests.federated.engines import test_graphed_gpu
+from tests.federated.simple_method import NormNet
 from tests.house import test_gpu_runs as on_a_gpu
 from tests.rehearsal import CUDA, rehearsal
 from tests.subjects import QUICK, subject
@@ -123,6 +130,76 @@ def test_the_tests_of_replays_pass():
     with rehearsal():
         test_graphed_gpu.test_a_replay_is_one_graph_from_the_second_call_on()
         test_graphed_gpu.test_a_function_that_waits_cannot_be_captured()
+
+
+def unequal(num_clients, most):
+    """Clients with 1 to ``most`` small images each."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.zeros(3, num_clients, dtype=torch.int64)
+    lengths[0] = torch.randint(1, most + 1, (num_clients,), generator=generator)
+
+    def examples(n):
+        x = torch.randn(n, 1, 4, 4, generator=generator, dtype=torch.float64)
+        return Examples({"x": x, "y": torch.randint(10, (n,), generator=generator)})
+
+    splits = examples(int(lengths.sum())), examples(0), examples(0)
+    meta = Meta(10, (1, 4, 4), num_clients)
+    return FederatedData(ClientSlices(splits, lengths, meta), meta)
+
+
+def cohorts(kind, num_clients, rounds):
+    """Ids of 20 of all clients, or of each with the same probability, in every round."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(rounds):
+        order = torch.randperm(num_clients, generator=generator)[:20]
+        chosen = torch.rand(num_clients, generator=generator) < 0.2
+        yield sorted(order.tolist()) if kind == "fixed" else chosen.nonzero().flatten().tolist()
+
+
+SAMPLED = {
+    "batches": (with_(local=LocalTraining(2, 8)), "fixed"),
+    "all examples at once": (with_(local=LocalTraining(6)), "fixed"),
+    "several steps on a batch": (with_(local=LocalTraining(2, 16, 3)), "fixed"),
+    "batch norm": (with_(backbone=NormNet(), local=LocalTraining(2, 8)), "fixed"),
+    "cohorts of other sizes": (with_(local=LocalTraining(6, 8)), "poisson"),
+}
+"""Methods and cohorts, with graphs for few of the numbers of clients, examples and steps."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "batches" else pytest.param(name, marks=pytest.mark.slow) for name in SAMPLED],
+)
+def test_cohorts_of_unequal_clients_are_replayed_by_few_graphs(name, monkeypatch):
+    (method, kind), data, calls, replay = SAMPLED[name], unequal(100, 40), [], Replay.__call__
+
+    def noted(self):
+        calls.append(self)
+        replay(self)
+
+    monkeypatch.setattr(Replay, "__call__", noted)
+    start = Trainer().begin(method, data, Rng(0)).server_state
+    with rehearsal() as device:
+        there, sent = data.to(CUDA), tree.to(start, CUDA)
+        with Graphed().open(there.clients) as opened:
+            for i, ids in enumerate(cohorts(kind, 100, rounds=30)):
+                found = exchanged(opened, method, there, ids, sent, i)
+                if i % 10:
+                    continue
+                expected = exchanged(Sequential(), method, data, ids, start, i)
+                for (_, update, _), (_, other, _) in zip(found, expected, strict=True):
+                    payload = tree.tensors(tree.to(update.payload, "cpu"))
+                    for path, value in tree.tensors(other.payload).items():
+                        torch.testing.assert_close(payload[path], value, rtol=NEAR, atol=NEAR)
+    assert len(device.graphs) <= (12 if kind == "fixed" else 18)
+    assert device.replayed >= (0.95 if kind == "fixed" else 0.93) * len(calls)
+
+
+def exchanged(engine, method, data, ids, server_state, number):
+    """Results of the sampled clients."""
+    messages = {i: method.broadcast(server_state, i) for i in ids}
+    clients = [data.clients[i] for i in ids]
+    return list(engine.run(Exchange(method, messages, clients, {}, Rng(number))))
 
 
 REFUSED = {

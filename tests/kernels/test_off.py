@@ -1,5 +1,6 @@
 """Without CUDA, torch's operators run and triton is not imported."""
 
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fedbolic import kernels
+from tests.rehearsal import rehearsal
 
 
 @pytest.fixture
@@ -31,6 +33,27 @@ def test_another_value_of_the_variable_is_refused(switch):
     switch("off")
     with pytest.raises(ValueError, match=r"FEDBOLIC_KERNELS must be 0 .* got 'off'"):
         kernels.are_on()
+
+
+@pytest.mark.parametrize(
+    ("masked", "reason"),
+    [
+        (lambda *x, **settings: no_compiler(), "RuntimeError: Failed to find C compiler"),
+        (lambda x, seed, **settings: x, r"ArithmeticError: a kernel gave \[1.0, 1.0, 1.0\]"),
+    ],
+)
+def test_where_no_kernel_runs_operators_do_with_one_message(masked, reason, monkeypatch, caplog):
+    with rehearsal():
+        assert kernels._is_launched()
+        assert not caplog.records
+        monkeypatch.setattr(sys.modules["fedbolic.kernels.dropout"], "masked", masked)
+        assert not kernels._is_launched()
+    (record,) = caplog.records
+    assert re.fullmatch(f"no kernel runs, and torch's operators .*: {reason}", record.getMessage())
+
+
+def no_compiler():
+    raise RuntimeError("Failed to find C compiler")
 
 
 def test_tensors_of_the_cpu_take_operators():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedbolic.manifolds import Poincare
+from fedbolic.manifolds import Poincare, pairwise
 from tests.manifolds.cases import CURVED, KINDS, lifted, make, normal, points, tangents
 
 TABLE = [(0.5, 0.1), (2.0, 0.1), (2.0, 0.01), (5.0, 1.0), (5.0, 0.1)]
@@ -67,3 +67,20 @@ def test_autocast_does_not_reach_the_product(kind):
 
 def test_empty_sets_have_no_distances():
     assert Poincare(1.0).cdist(torch.zeros(0, 3), torch.zeros(2, 3)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("kind", CURVED)
+def test_the_derivatives_of_many_distances_take_the_memory_of_a_few_matrices(kind, monkeypatch):
+    monkeypatch.setattr(pairwise, "LARGE", 2**12)
+    held, c = [], torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    space = make(kind, c)
+    x, y = (points(kind, 0.7, i, n, 3).requires_grad_() for i, n in enumerate((1000, 50)))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t) or t, lambda t: t):
+        found = space.cdist(x, y)
+    kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+    assert sum(kept.values()) <= 2 * found.nbytes
+    grad = normal(3, *found.shape, dtype=torch.float64)
+    made = torch.autograd.grad(found, (x, y, c), grad)
+    expected = torch.autograd.grad(space.cdist(x, y, mode="broadcast"), (x, y, c), grad)
+    for got, wanted in zip(made, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-7, atol=1e-7)

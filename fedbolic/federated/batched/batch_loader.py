@@ -38,8 +38,8 @@ class BatchLoader:
         for begin, plan in zip(begins, plans, strict=True):  # padding repeats the client's own
             s, b = plan.positions.shape  # first example, so a bad example affects its client alone
             positions.append(begin + pad(plan.positions, (0, width - b, 0, steps - s)))
-        mixes_examples = tasks[0].model.mixes_examples
-        self.most_padding = most_padding(self.lengths, mixes_examples=mixes_examples)
+        self.mixes_examples = tasks[0].model.mixes_examples
+        self.most_padding = most_padding(self.lengths, mixes_examples=self.mixes_examples)
         if jagged_sizes(tasks[0].context):  # then the context outweighs the batch
             self.most_padding = math.inf
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.memory_estimate import LIBRARIES, MemoryEstimate
+from fedbolic.federated.batched.replay import pooled_bytes
 
 CPU_MEGABYTES = 512.0
 """Limit on a device whose free memory is not measured."""
@@ -49,7 +50,8 @@ class CudaMemory(MemoryMeter):
     def free(self) -> float:
         free, _ = torch.cuda.mem_get_info(self.device)
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return (free + cached) / 2**20
+        # what graphs hold is cached, too, but serves nothing else
+        return (free + max(0, cached - pooled_bytes(self.device))) / 2**20
 
     @override
     def peak(self, work: Callable[[], object]) -> float:
@@ -64,16 +66,30 @@ def memory_meter(device: torch.device) -> MemoryMeter | None:
     return CudaMemory(device) if device.type == "cuda" else None
 
 
-def memory_limit(memory: float | None, meter: MemoryMeter | None) -> float:
+def memory_limit(
+    memory: float | None, meter: MemoryMeter | None, *, freeable: float = 0.0
+) -> float:
     """Megabytes that stacked clients may take.
 
     Args:
         memory: Limit that the user set; ``None`` for the default.
         meter: Meter of the clients' device; ``None`` if its memory is not measured.
+        freeable: Megabytes that the engine holds and can free.
     """
     if memory is not None:
         return memory
-    return CPU_MEGABYTES if meter is None else FREE_SHARE * meter.free()
+    return CPU_MEGABYTES if meter is None else FREE_SHARE * (meter.free() + freeable)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """True if a device had no memory left, also if that made a capture fail.
+
+    Args:
+        error: Any error, with those during whose handling it was raised.
+    """
+    if error is None or isinstance(error, torch.OutOfMemoryError):
+        return error is not None
+    return is_out_of_memory(error.__cause__ or error.__context__)
 
 
 @dataclass(frozen=True)

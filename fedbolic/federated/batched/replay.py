@@ -1,9 +1,77 @@
 """Functions on fixed buffers that are captured once and replayed as one launch."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import torch
+from torch import Tensor
+
+_CAPTURING = threading.Lock()
+"""Held during a capture: a process has one at a time."""
+
+
+class GraphPool:
+    """Stream and memory of all captures on one device, whose graphs are replayed one at a time.
+
+    Args:
+        device: The device; on other devices than CUDA nothing is captured.
+
+    Example:
+        >>> GraphPool(torch.device("cpu")).nbytes
+        0
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.nbytes = device, 0
+        if device.type == "cuda":
+            # the stream that torch would keep is one of the device that captured first
+            self._stream = torch.cuda.Stream(device)
+            self._handle: Any = torch.cuda.graph_pool_handle()
+            empty = torch.zeros(1, device=device)
+            # memory whose graphs have all gone cannot be captured in again
+            self._kept = self.captured(lambda: empty.add_(0))
+            _POOLS.add(self)
+
+    def captured(self, function: Callable[[], object]) -> "torch.cuda.CUDAGraph":
+        """A graph of the launches of a function, none of which is run.
+
+        Args:
+            function: Function without arguments, whose tensors are on the device.
+
+        Raises:
+            RuntimeError: If CUDA cannot capture the function; it waits for the device, say.
+        """
+        graph, caches = torch.cuda.CUDAGraph(), torch.is_autocast_cache_enabled()
+        with _CAPTURING, torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream(self.device)
+            before = torch.cuda.memory_reserved(self.device)
+            # a cached weight in lower precision would be allocated in one graph and read in another
+            torch.set_autocast_cache_enabled(False)
+            try:
+                # thread_local, because threads of other devices allocate and copy in the meantime
+                with torch.cuda.graph(
+                    graph,
+                    pool=self._handle,
+                    stream=self._stream,
+                    capture_error_mode="thread_local",
+                ):
+                    function()
+            finally:
+                torch.set_autocast_cache_enabled(caches)
+                torch.cuda.set_stream(stream)  # torch leaves its own after a failure
+            self.nbytes += max(0, torch.cuda.memory_reserved(self.device) - before)
+        return graph
+
+
+_POOLS: WeakSet[GraphPool] = WeakSet()
+"""Pools of CUDA devices that have not been freed."""
+
+
+def pooled_bytes(device: torch.device) -> int:
+    """Bytes of a device that belong to captured graphs, which no other tensor can take."""
+    return sum(pool.nbytes for pool in list(_POOLS) if pool.device == device)
 
 
 class Replay:
@@ -16,21 +84,20 @@ class Replay:
 
     Args:
         function: Function that is repeated.
-        device: Device of its tensors.
-        pool: Memory pool of the graph, from :func:`graph_pool`; graphs that are never replayed at
-            the same time may share one.
+        counter: One of these tensors, which every call changes: it shows that a graph is not empty.
+        pool: Stream and memory of the graph.
 
     Example:
-        >>> x = torch.zeros(())
-        >>> twice = Replay(lambda: x.add_(1), x.device, None)
+        >>> x = torch.zeros(1)
+        >>> twice = Replay(lambda: x.add_(1), x, GraphPool(x.device))
         >>> twice()
         >>> twice()
         >>> x
-        tensor(2.)
+        tensor([2.])
     """
 
-    def __init__(self, function: Callable[[], object], device: torch.device, pool: Any) -> None:
-        self.function, self.device, self.pool = function, device, pool
+    def __init__(self, function: Callable[[], object], counter: Tensor, pool: GraphPool) -> None:
+        self.function, self.counter, self.pool = function, counter, pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self.is_warm = False
 
@@ -38,29 +105,16 @@ class Replay:
         """Run the function once.
 
         Raises:
-            RuntimeError: If CUDA cannot capture the function; it waits for the device, say.
+            RuntimeError: If CUDA cannot capture the function, or the graph does nothing.
         """
-        if self.device.type != "cuda" or not self.is_warm:
+        if self.pool.device.type != "cuda" or not self.is_warm:
             self.function()
             self.is_warm = True
             return
-        if self.graph is None:
-            self.graph = self._captured()  # records the launches and runs none of them
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        self.graph, before = self.pool.captured(self.function), self.counter.clone()
         self.graph.replay()
-
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        graph, caches = torch.cuda.CUDAGraph(), torch.is_autocast_cache_enabled()
-        # a cached weight in lower precision would be allocated in one graph and read in another
-        torch.set_autocast_cache_enabled(False)
-        try:
-            # thread_local, because threads of other devices allocate and copy in the meantime
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                self.function()
-        finally:
-            torch.set_autocast_cache_enabled(caches)
-        return graph
-
-
-def graph_pool(device: torch.device) -> Any:
-    """Handle of a new memory pool for graphs on ``device``; ``None`` if it is no CUDA device."""
-    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        if torch.equal(self.counter, before):
+            raise RuntimeError("a captured step does nothing: its graph is empty")

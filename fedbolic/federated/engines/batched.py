@@ -3,13 +3,13 @@
 import contextlib
 import functools
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.core.log import logger
+from fedbolic.core.log import log_fallback, logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
@@ -19,6 +19,7 @@ from fedbolic.federated.batched.memory_budget import (
     Lines,
     MemoryBudget,
     MemoryMeter,
+    is_out_of_memory,
     memory_limit,
     memory_meter,
 )
@@ -72,8 +73,9 @@ class Batched(Engine):
         memory: Megabytes that an exchange may use in addition to data, messages and results, above
             0. As many clients are stacked as fit, and at least one, by an estimate. ``None`` for
             512 on a CPU, and on a CUDA device for 0.8 of its free memory, with the estimate
-            corrected by two measured steps. Clients in other groups agree only up to rounding: set
-            a number where every digit must be reproducible on a device that others use, too.
+            corrected by two measured steps; groups are halved if memory runs out. Clients in other
+            groups agree only up to rounding: set a number where every digit must be reproducible on
+            a device that others use, too.
 
     Raises:
         ValueError: If ``memory`` is not above 0.
@@ -86,6 +88,7 @@ class Batched(Engine):
 
     memory: float | None = None
     _refused: set[Hashable] = field(default_factory=set, init=False, repr=False, compare=False)
+    _most: dict[MethodKey, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lines: Lines = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +123,7 @@ class Batched(Engine):
             except Exception as error:
                 found = super().scores(exchange)
                 name = type(method).__name__  # a client's own error was raised above
-                logger.info("the clients of %s are scored one by one: %r", name, error)
+                log_fallback("the clients of %s are scored one by one: %r", name, error)
                 self._refused.add(_scored(method))
                 break
         return found
@@ -129,7 +132,7 @@ class Batched(Engine):
         self, method: GradientMethod, exchange: Exchange
     ) -> Iterator[dict[int, ClientTask | Client]]:
         """Groups of clients that fit in memory: the task of each, or the client if that failed."""
-        budget, tasks = self._budget(method, exchange.clients), {}
+        budget, key, tasks = self._budget(method, exchange.clients), MethodKey(method), {}
         for client in exchange.clients:
             message, memory = exchange.messages[client.id], exchange.state(client)
             stream = exchange.stream(client)
@@ -142,7 +145,7 @@ class Batched(Engine):
             except BaseException:  # raised again when the client is run alone, as its failure
                 tasks[client.id] = client
                 continue
-            if not budget.fits(task, needed):
+            if not budget.fits(task, needed) or len(tasks) == self._most.get(key):
                 yield tasks
                 tasks = {}
                 budget.clear()
@@ -157,10 +160,10 @@ class Batched(Engine):
         calibrates = self.memory is None and MethodKey(method) not in self._refused
         return MemoryBudget(
             method,
-            memory_limit(self.memory, meter),
+            memory_limit(self.memory, meter, freeable=self._freeable()),
             estimate=MemoryEstimate(method),
             meter=meter if calibrates else None,
-            steps=functools.partial(self._stacked, method),
+            steps=functools.partial(_stacked, method, advance),
             lines=self._lines,
         )
 
@@ -183,41 +186,57 @@ class Batched(Engine):
     def _advance(
         self, method: GradientMethod, tasks: Sequence[ClientTask], exchange: Exchange
     ) -> list[Result]:
-        alone = exchange.of([task.client for task in tasks])
-        if MethodKey(method) in self._refused:
+        alone, key = exchange.of([task.client for task in tasks]), MethodKey(method)
+        if key in self._refused:
             return list(Sequential().run(alone))
         try:
-            updates = self._stacked(method, tasks)
+            updates = _stacked(method, self._advanced, tasks)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            results = list(Sequential().run(alone))
-            if not any(isinstance(update, Failure) for _, update, _ in results):
-                self._refuse(method, f"{type(error).__name__}: {error}")
-            return results
-        return [(client, *both) for client, both in zip(alone.clients, updates, strict=True)]
-
-    def _stacked(
-        self, method: GradientMethod, tasks: Sequence[ClientTask]
-    ) -> list[tuple[Update, Tree]]:
-        """Updates and client states of several clients of equal form, trained as one batch."""
-        with _vectorised(tasks[0].client):
-            return results_of(method, tasks, self._advanced(method, tasks))
+            reason = None if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
+        else:
+            return [(client, *both) for client, both in zip(alone.clients, updates, strict=True)]
+        half = len(tasks) // 2
+        if reason is None and half:  # the error is gone, and with it what its traceback held
+            text = "%s: no memory for %d clients at a time, from now on %d"
+            log_fallback(text, type(method).__name__, len(tasks), half)
+            self._most[key] = half
+            halves = tasks[:half], tasks[half:]
+            return [result for some in halves for result in self._advance(method, some, exchange)]
+        results = list(Sequential().run(alone))
+        if reason and not any(isinstance(update, Failure) for _, update, _ in results):
+            self._refuse(method, reason, log=log_fallback)
+        return results
 
     def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         """Values after all local steps of some clients; a subclass may take them otherwise."""
         return advance(method, tasks)
 
-    def _refuse(self, method: Method, reason: str) -> None:
+    def _freeable(self) -> float:
+        """Megabytes that the engine holds and frees when they are needed."""
+        return 0.0
+
+    def _refuse(self, method: Method, reason: str, log: Callable[..., None] = logger.info) -> None:
         """Record that this method's clients are run one by one, and log it the first time."""
         if MethodKey(method) not in self._refused:
             name = type(method).__name__
-            logger.info("the clients of %s are run one by one: %s", name, reason)
+            log("the clients of %s are run one by one: %s", name, reason)
             self._refused.add(MethodKey(method))
 
 
 def _meter(clients: Sequence[Client]) -> MemoryMeter | None:
     return memory_meter(clients[0].no_inputs.device) if len(clients) else None
+
+
+def _stacked(
+    method: GradientMethod,
+    advanced: Callable[[GradientMethod, Sequence[ClientTask]], Ended],
+    tasks: Sequence[ClientTask],
+) -> list[tuple[Update, Tree]]:
+    """Updates and client states of several clients of equal form, trained as one batch."""
+    with _vectorised(tasks[0].client):
+        return results_of(method, tasks, advanced(method, tasks))
 
 
 @contextlib.contextmanager

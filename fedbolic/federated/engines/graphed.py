@@ -5,20 +5,27 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.core.log import logger
+from fedbolic.core.log import log_fallback
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.memory_budget import is_out_of_memory
+from fedbolic.federated.batched.replay import GraphPool
 from fedbolic.federated.batched.stacking import Ended, advance
-from fedbolic.federated.batched.static_steps import StaticSteps, waves
+from fedbolic.federated.batched.static_steps import StaticSteps
+from fedbolic.federated.batched.wave import Wave, capacity, waves
 from fedbolic.federated.contract.engine import Engine, MethodKey
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.engines.batched import Batched
 
 KEPT = 8
 """Number of forms of waves whose buffers and graphs are kept; the least recently used go first."""
+
+GROWTH = 12
+"""Tenths of a cohort for which buffers get room when a cohort is larger than those before."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +35,12 @@ class Graphed(Batched):
     The parameters, batches and counters of all clients lie in buffers that never move. A step over
     these buffers, of all clients together, is captured as a CUDA graph at its second use, and then
     costs one launch instead of hundreds. Clients with the most steps come first, and steps are
-    captured for a few numbers of active clients only, so at most a quarter of the work is for
-    clients that have finished. Batches that differ in length are padded, unless the model mixes the
-    examples of a batch.
+    captured for a few numbers of clients only: with more than 16 of them, about a quarter of the
+    work, at most, is for clients that have finished or do not exist. Batches that differ in length
+    are padded, unless the model mixes the examples of a batch.
 
-    Buffers and graphs are kept from one exchange to the next while the form of the clients stays
-    the same. On other devices than CUDA, the step is called instead of captured, with the same
+    Buffers and graphs are kept from one exchange to the next, and serve every cohort of clients of
+    the same form. On other devices than CUDA, the step is called instead of captured, with the same
     results; there ``Batched`` is faster. A method whose steps cannot be captured is trained as by
     ``Batched``, with one log message. Clients are scored, and trained one by one if need be, as by
     :class:`~fedbolic.federated.engines.batched.Batched`.
@@ -57,6 +64,10 @@ class Graphed(Batched):
     _kept: "OrderedDict[Hashable, StaticSteps]" = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
+    _pools: dict[torch.device, GraphPool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _num_clients: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _uncaptured: set[MethodKey] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -64,14 +75,22 @@ class Graphed(Batched):
         if self.together is not None:
             check.at_least(1, together=self.together)
 
+    @property
+    def num_graphs(self) -> int:
+        """Number of CUDA graphs that are kept."""
+        replays = [replay for steps in self._kept.values() for replay in steps.replays.values()]
+        return sum(replay.graph is not None for replay in replays)
+
     @override
     @contextlib.contextmanager
     def open(self, clients: Sequence[Client]) -> Iterator[Engine]:
         self.check(clients)
+        self._num_clients.append(len(clients))
         try:
             yield self
         finally:
-            self._kept.clear()
+            self._num_clients.pop()
+            self._free()
 
     @override
     def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
@@ -80,23 +99,59 @@ class Graphed(Batched):
         try:
             return self._replayed(method, tasks)
         except Exception as error:
-            self._kept.clear()
-            results = advance(method, tasks)  # raises if a client is at fault
-            name, reason = type(method).__name__, f"{type(error).__name__}: {error}"
-            logger.info("the steps of %s are not captured: %s", name, reason)
-            self._uncaptured.add(MethodKey(method))
-            return results
+            others = len(self._kept) > 1
+            self._free()
+            if not is_out_of_memory(error):
+                results = advance(method, tasks)  # raises if a client is at fault
+                name, reason = type(method).__name__, f"{type(error).__name__}: {error}"
+                log_fallback("the steps of %s are not captured: %s", name, reason)
+                self._uncaptured.add(MethodKey(method))
+                return results
+            if not others:
+                raise
+        return self._replayed(method, tasks)  # in the memory that other steps held
+
+    @override
+    def _freeable(self) -> float:
+        pools = sum(pool.nbytes for pool in self._pools.values())
+        return (pools + sum(steps.nbytes for steps in self._kept.values())) / 2**20
 
     def _replayed(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         """Results of ``advance``, in the order of the tasks."""
         order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
         ended: list[Ended] = []
-        for wave in waves([tasks[i] for i in order], method.local.repeats, self.together):
-            key = MethodKey(method), wave.form()
-            if key not in self._kept:
-                self._kept[key] = StaticSteps(method, wave, alone=self.together == 1)
-            self._kept.move_to_end(key)
-            ended.append(self._kept[key].run(wave))
+        for wave in waves(
+            [tasks[i] for i in order],
+            method.local.repeats,
+            size=self.together,
+            most=self._num_clients[-1] if self._num_clients else len(tasks),
+            batch_size=method.local.batch_size,
+        ):
+            ended.append(self._steps_of(method, wave).run(wave))
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return Ended.joined(ended, order)
+
+    def _steps_of(self, method: GradientMethod, wave: Wave) -> StaticSteps:
+        """Buffers and captured steps for a wave, those of an earlier one if they are large enough.
+
+        Cohorts that grow are of random size, and get room for larger ones.
+        """
+        key, device = (MethodKey(method), wave.form()), wave.loader.device
+        known, num_rows = self._kept.get(key), wave.capacity
+        if known is None or known.num_rows < num_rows:
+            if known is not None:
+                num_rows = max(num_rows, min(wave.most, capacity(GROWTH * num_rows // 10)))
+                del known, self._kept[key]
+            if device not in self._pools:
+                self._pools[device] = GraphPool(device)
+            self._kept[key] = StaticSteps(
+                method, wave, self._pools[device], num_rows=num_rows, alone=self.together == 1
+            )
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _free(self) -> None:
+        """Forget all buffers and graphs."""
+        self._kept.clear()
+        self._pools.clear()

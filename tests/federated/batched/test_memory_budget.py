@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedbolic.data import Examples
-from fedbolic.federated import Batched, LocalTraining
+from fedbolic.federated import Batched, Graphed, LocalTraining
 from fedbolic.federated.batched import memory_budget
 from fedbolic.federated.batched.memory_budget import (
     CPU_MEGABYTES,
@@ -14,11 +14,14 @@ from fedbolic.federated.batched.memory_budget import (
     memory_meter,
 )
 from fedbolic.federated.batched.memory_estimate import LIBRARIES
+from fedbolic.federated.batched.replay import GraphPool
+from fedbolic.federated.batched.static_steps import StaticSteps
 from fedbolic.federated.contract.engine import Failure
 from fedbolic.federated.engines import batched
 from fedbolic.nn.network.backbone import MLP
 from tests.federated.agreement import assert_engines_agree, exchange, with_, with_client
 from tests.federated.simple_method import SMALL, federation
+from tests.rehearsal import CUDA, MEBIBYTE, rehearsal
 
 SIZES = (8,) * 13
 
@@ -156,3 +159,58 @@ def test_a_gpu_measures_what_a_call_takes():
     before = meter.free()
     assert meter.peak(work) == pytest.approx(8.0, rel=0.3)
     assert meter.free() == pytest.approx(before, rel=0.01)
+
+
+def test_the_memory_of_graphs_is_not_free():
+    with rehearsal() as device:
+        x, meter = torch.zeros(1).to(CUDA), CudaMemory(CUDA)
+        before = meter.free()
+        device.of_capture = 60 * MEBIBYTE
+        pool = GraphPool(CUDA)
+        graphs = [pool.captured(lambda: x.add_(1)) for _ in range(2)]
+        device.cached += 5 * MEBIBYTE  # of other tensors that are gone
+        device.free -= 5 * MEBIBYTE
+        assert pool.nbytes == 3 * 60 * MEBIBYTE  # one keeps the pool
+        assert meter.free() == before - 180
+        del graphs, pool
+        assert meter.free() == before
+
+
+@pytest.mark.parametrize("engine", [Batched(memory=1e6), Graphed(memory=1e6)], ids=repr)
+def test_groups_are_halved_when_memory_runs_out(engine, monkeypatch, caplog):
+    sizes, results_of = [], batched.results_of
+
+    def full(method, tasks, ended):
+        sizes.append(len(tasks))
+        if len(tasks) > 4:
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            except RuntimeError:  # as a capture ends then
+                raise RuntimeError("operation failed due to a previous error") from None
+        return results_of(method, tasks, ended)
+
+    monkeypatch.setattr(batched, "results_of", full)
+    caplog.set_level("INFO")
+    data = federation(SIZES)
+    assert_engines_agree(SMALL, data, fast=engine)
+    assert sizes[:4] == [13, 6, 3, 3]
+    assert max(sizes[7:]) <= 4
+    assert not engine._refused
+    assert "no memory for 13 clients at a time, from now on 6" in caplog.text
+
+
+def test_steps_that_are_kept_make_room_before_a_group_is_halved(monkeypatch):
+    engine, run, kept = Graphed(), StaticSteps.run, []
+
+    def full(self, wave):
+        kept.append(len(engine._kept))
+        if len(engine._kept) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, wave)
+
+    monkeypatch.setattr(StaticSteps, "run", full)
+    for method in (SMALL, with_(backbone=MLP((9,)))):
+        exchange(engine, method, federation(SIZES))
+    assert kept == [1, 2, 1]
+    assert not engine._most
+    assert not engine._uncaptured

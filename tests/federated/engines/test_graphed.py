@@ -2,10 +2,13 @@
 
 import dataclasses
 import logging
+import math
 from dataclasses import dataclass
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedbolic.data import Examples
 from fedbolic.federated import (
@@ -22,7 +25,8 @@ from fedbolic.federated import (
 from fedbolic.federated.batched import static_steps
 from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.batched.replay import Replay
-from fedbolic.federated.batched.static_steps import StaticSteps, row_counts
+from fedbolic.federated.batched.static_steps import StaticSteps
+from fedbolic.federated.batched.wave import capacity, row_counts
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import MLP, ConvNet
 from fedbolic.optim import SGD, Adam
@@ -133,6 +137,7 @@ def test_only_the_last_forms_are_kept(monkeypatch):
     for size in (3, 4, 5):
         exchange(engine, SMALL, federation((size,) * size))
     assert [len(steps.state["loss"]) for steps in engine._kept.values()] == [4, 5]
+    assert len(engine._pools) == 1
 
 
 def test_results_are_not_overwritten_by_the_next_exchange():
@@ -241,14 +246,22 @@ def test_captured_steps_are_those_of_the_method_and_not_of_one_printed_alike(kin
                 assert_near(update.payload, expected.payload, NEAR)
 
 
-@pytest.mark.parametrize("num_clients", [1, 2, 7, 20, 100, 1000])
-def test_at_most_a_quarter_of_the_rows_has_finished(num_clients):
+@pytest.mark.parametrize("num_clients", [1, 2, 7, 20, 30, 100, 1000])
+def test_few_numbers_of_rows_hold_all_clients_with_little_to_spare(num_clients):
     counts = row_counts(num_clients)
+    assert counts == sorted(set(counts))
     for active in range(1, num_clients + 1):
         used = min(n for n in counts if n >= active)
-        assert used <= max(active, 1.25 * active)
+        assert used <= (1.28 * active if active > 16 else 2 * active - 1)
     assert counts[-1] == num_clients
-    assert len(counts) <= 5 + 4 * num_clients**0.35
+    assert len(counts) <= 6 + max(0, 11 * math.log10(num_clients / 16))
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_a_capacity_is_that_of_all_smaller_numbers_and_of_itself(number, other):
+    found = capacity(number)
+    assert number <= found == capacity(found)
+    assert (capacity(other) >= found) if other >= number else (capacity(other) <= found)
 
 
 def test_the_waves_of_the_captured_steps_are_counted_in_rows(monkeypatch):
