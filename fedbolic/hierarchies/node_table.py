@@ -51,7 +51,7 @@ class NodeTable:
     Example:
         >>> table = NodeTable(dim=2, c=0.0, bias="ancestor")
         >>> rows = torch.tensor([[0.0, 0.0, 0.0], [3.0, 4.0, 1.5]])
-        >>> table.gaps(table.embed(rows), torch.tensor([0]))
+        >>> table.gaps(table.embed(rows), torch.tensor([0])).round(decimals=4)
         tensor([[0.0000, 3.5000]])
     """
 

@@ -19,8 +19,8 @@ def suited_methods(kind: type[Split]) -> list[str]:
 
     Example:
         >>> from fedbolic.data import HierarchySplit
-        >>> suited_methods(HierarchySplit)
-        ['fedbolic.hierarchies.HierarchyEmbedding', 'fedbolic.hierarchies.Popularity']
+        >>> "fedbolic.hierarchies.HierarchyEmbedding" in suited_methods(HierarchySplit)
+        True
     """
     return [path for path, method in _methods() if issubclass(kind, method.traits.learns_from)]
 
