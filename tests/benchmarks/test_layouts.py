@@ -1,0 +1,43 @@
+"""The table of layouts: the page has what the file of figures gives; small trees are measured."""
+
+import pytest
+import torch
+
+from benchmarks.layouts import FIGURES, MILLION, PARTS, ROWS, later_leaves, measure, rows, table
+from benchmarks.results import Results
+from benchmarks.script import FOLDER
+from fedbolic.data import Hierarchy, balanced_tree
+
+BRANCHES = [(0, 1), (0, 2), (1, 9), (2, 9), *((3 + i, 1 + i % 2) for i in range(6))]
+DIAMOND = Hierarchy(tuple("0123456789"), torch.tensor(BRANCHES)).closure()
+"""Node 0 has the parents 1 and 2, each of which has three more children."""
+
+
+def test_the_figures_of_the_page_are_those_of_the_file():
+    known = Results(FIGURES, quiet=True).known
+    assert set(known) == {*rows(), MILLION}
+    page = (FOLDER.parent / "fedbolic/hierarchies/README.md").read_text("utf-8")
+    assert table(known) in page
+
+
+@pytest.mark.parametrize("row", ["gaps, both", "gaps, both, room"])
+def test_a_balanced_tree_is_measured(row):
+    found = measure(ROWS[row], balanced_tree(3, 4))
+    parts = [found[f"{of} {part}"] for of in ("closure", "direct") for part in range(PARTS)]
+    assert parts == [100] * 2 * PARTS
+    assert found["bits"] == 128
+
+
+def test_all_parents_are_near_only_with_copies():
+    def worst(row):
+        return min(v for name, v in measure(ROWS[row], DIAMOND).items() if "closure" in name)
+
+    assert worst("gaps, closure, copies") == 100
+    assert worst("gaps, closure") < 100
+
+
+def test_a_tenth_of_the_leaves_comes_later():
+    tree = balanced_tree(3, 6)
+    later = later_leaves(tree).bool()
+    assert not later[tree.pairs[:, 1]].any()
+    assert 0.05 < later.sum() / 3**6 < 0.15
