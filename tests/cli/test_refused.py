@@ -372,7 +372,8 @@ def test_a_file_for_the_other_command_is_told_which_one_runs_it(fedbolic, config
 
 
 def test_a_package_of_an_extra_is_missing(fedbolic, config, runs, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    for module in ("sklearn", "sklearn.datasets"):
+        monkeypatch.setitem(sys.modules, module, None)
     answer = fedbolic("run", "--config", config, "--runs", runs)
     assert refused(answer, names=["Digits needs scikit-learn: pip install 'fedbolic[data]'"])
     assert not runs.exists()

@@ -38,9 +38,10 @@ class Digits(Dataset):
 def _table() -> NDArray[np.float64]:
     """Pixels and labels by row, as scikit-learn installs them."""
     found = importlib.util.find_spec("sklearn")
-    file = Path((found and found.origin) or "").parent / "datasets/data/digits.csv.gz"
-    if file.is_file():  # a tenth of the time that importing scikit-learn takes
-        return np.loadtxt(file, delimiter=",")
+    if found is not None and found.origin is not None:
+        file = Path(found.origin).parent / "datasets/data/digits.csv.gz"
+        if file.is_file():  # a tenth of the time that importing scikit-learn takes
+            return np.loadtxt(file, delimiter=",")
     with extra("data", "Digits"):
         from sklearn.datasets import load_digits
 

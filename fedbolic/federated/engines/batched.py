@@ -194,20 +194,24 @@ class Batched(Engine):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            reason = None if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
+            if not is_out_of_memory(error):
+                results = list(Sequential().run(alone))
+                # only now is the error trusted to have words: none of the clients fails
+                if not any(isinstance(update, Failure) for _, update, _ in results):
+                    reason = f"{type(error).__name__}: {error}"
+                    self._refuse(method, reason, log=log_fallback)
+                return results
         else:
             return [(client, *both) for client, both in zip(alone.clients, updates, strict=True)]
         half = len(tasks) // 2
-        if reason is None and half:  # the error is gone, and with it what its traceback held
-            text = "%s: no memory for %d clients at a time, from now on %d"
-            log_fallback(text, type(method).__name__, len(tasks), half)
-            self._most[key] = half
-            halves = tasks[:half], tasks[half:]
-            return [result for some in halves for result in self._advance(method, some, exchange)]
-        results = list(Sequential().run(alone))
-        if reason and not any(isinstance(update, Failure) for _, update, _ in results):
-            self._refuse(method, reason, log=log_fallback)
-        return results
+        if not half:
+            return list(Sequential().run(alone))
+        # the error is gone, and with it what its traceback held
+        text = "%s: no memory for %d clients at a time, from now on %d"
+        log_fallback(text, type(method).__name__, len(tasks), half)
+        self._most[key] = half
+        halves = tasks[:half], tasks[half:]
+        return [result for some in halves for result in self._advance(method, some, exchange)]
 
     def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         """Values after all local steps of some clients; a subclass may take them otherwise."""
