@@ -40,6 +40,7 @@ class Rehearsal(Dispatch):
     def __init__(self, devices=1):
         super().__init__()
         self.label, self.num_devices, self.thread = "meta:0", devices, threading.local()
+        self.threads = {*threading.enumerate()}  # those of earlier tests use no device any more
         self.graphs, self.replayed = [], 0
         self.sync_debug_mode = 0
         self.free, self.used, self.cached, self.of_capture = 1000 * MEBIBYTE, 0, 0, 0
@@ -142,9 +143,9 @@ class Capture:
     def __enter__(self):
         if CAPTURES:
             raise RuntimeError("another capture is under way in this process")
-        if self.mode == "global" and threading.active_count() > 1:
-            raise RuntimeError("other threads make a global capture fail")
         dispatch = _ACTIVE[-1]
+        if self.mode == "global" and {*threading.enumerate()} - dispatch.threads:
+            raise RuntimeError("other threads make a global capture fail")
         self.before = dispatch.streams.get(self.stream.label)
         dispatch.streams[self.stream.label] = self.stream
         self.saved, self.fresh = {}, {}

@@ -17,7 +17,7 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.contract.engine import Engine, Exchange, Remote, RunStoppedError
-from fedbolic.federated.contract.method import Method, OtherDataError
+from fedbolic.federated.contract.method import Method, refuse_other_data
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.evaluation.evaluation import Evaluation, training_metrics
@@ -392,8 +392,7 @@ def _without_keys(x: Tree) -> Tree:
 
 def _refuse_other_data(method: Method, data: FederatedData) -> None:
     for client in data.clients[:1] if isinstance(data.clients, ClientSlices) else data.clients:
-        if not isinstance(client.train, method.traits.learns_from):
-            raise OtherDataError(method, type(client.train))
+        refuse_other_data(method, client)
 
 
 def _stream(rng: Rng | int) -> Rng:

@@ -13,6 +13,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from fedbolic.core.log import logger
+from fedbolic.data.contract.client import Split
 from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, ROOT, HierarchySplit
 from fedbolic.hierarchies.slots import (
     CLOSURE,
@@ -25,6 +26,21 @@ from fedbolic.hierarchies.slots import (
     place_below,
     to_polar,
 )
+
+
+def find_no_common(split: Split) -> str | None:
+    """Fault of pairs that have no common nodes for slots; ``None`` if they have some.
+
+    Args:
+        split: Pairs of the client.
+    """
+    common = split.common if isinstance(split, HierarchySplit) else None
+    if common is not None and bool((common != PRIVATE).any()):
+        return None
+    return (
+        "slots need nodes that all clients know: give HolderFiles a common file, or use the "
+        "partition CommonLevels or SubtreesAndAuthority"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +96,8 @@ class ClientNodes:
         Raises:
             ValueError: If no node is common.
         """
-        if split.common is None or not bool((split.common != PRIVATE).any()):
-            raise ValueError(
-                "slots need nodes that all clients know: give HolderFiles a common file, or use "
-                "the partition CommonLevels or SubtreesAndAuthority"
-            )
+        if (fault := find_no_common(split)) is not None or split.common is None:
+            raise ValueError(fault)
         common = dict(enumerate(split.common.tolist()))
         common = {node: parent for node, parent in common.items() if parent != PRIVATE}
         below, above = split.common[split.hierarchy.pairs].T

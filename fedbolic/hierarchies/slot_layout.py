@@ -24,7 +24,7 @@ from fedbolic.federated.contract.method import Method, NodePlaces, Phase
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights
+from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights, find_no_common
 from fedbolic.hierarchies.scores import pairs_of, score_distances
 from fedbolic.hierarchies.slots import BOTH, CLOSURE
 from fedbolic.manifolds import PolarPlaces
@@ -115,6 +115,7 @@ class SlotLayout(Method):
     def traits(self) -> Traits:
         return Traits(
             learns_from=HierarchySplit,
+            find_unfit=find_no_common,
             cohort="all",
             global_model=self.mode == "published",
             privacy_unit="leaf" if self._is_private else None,

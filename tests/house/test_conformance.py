@@ -18,7 +18,7 @@ def test_four_rounds_are_those_of_the_paper(name, rate):
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_every_other_setting_is_another_algorithm(name):
-    assert LOOPS[name].without_effect() == list(LOOPS[name].inert)
+    assert sorted(LOOPS[name].without_effect()) == sorted(LOOPS[name].inert)
 
 
 def test_every_loop_has_a_row_in_the_table_of_differences():

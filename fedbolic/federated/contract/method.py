@@ -220,6 +220,23 @@ class OtherDataError(ValueError):
         )
 
 
+def refuse_other_data(method: Method, client: Client) -> None:
+    """Refuse a client whose examples the method cannot learn from.
+
+    Args:
+        method: The method.
+        client: The client.
+
+    Raises:
+        OtherDataError: If its examples are of another kind.
+        ValueError: If they lack what the method needs.
+    """
+    if not isinstance(client.train, method.traits.learns_from):
+        raise OtherDataError(method, type(client.train))
+    if (fault := method.traits.find_unfit(client.train)) is not None:
+        raise ValueError(f"{type(method).__name__} cannot use client {client.id}: {fault}")
+
+
 class Phase(Method):
     """One exchange of a method that needs several; the method holds the state and the scores."""
 

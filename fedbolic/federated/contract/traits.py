@@ -1,5 +1,6 @@
 """Traits of a method: what others must know of it before it runs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,8 @@ class Traits:
 
     Args:
         learns_from: Kind of examples that the clients need.
+        find_unfit: Function of a client's examples of this kind that says what they lack; ``None``
+            if the method can learn from them.
         cohort: Clients of the exchange: a sample, those who answered the previous exchange, or all.
         evaluates: Whether the exchange ends a round, which is then counted, scored and recorded.
         repeatable: Whether the server may ask for one exchange twice, with other random streams. It
@@ -38,6 +41,7 @@ class Traits:
     """
 
     learns_from: type[Split] = Split
+    find_unfit: Callable[[Split], str | None] = lambda split: None
     cohort: CohortKind = "sample"
     evaluates: bool = True
     repeatable: bool = False
