@@ -309,15 +309,28 @@ def command_line() -> ArgumentParser:
     )
     command.add_argument("--client", type=int, help="Client whose personal result is saved.")
     commands.add_subcommand("export", command, help=about["export"])
+    _add_hierarchies(commands)
+    command = new_parser()
+    commands.add_subcommand("account", command, help=about["account"])
+    _add_account_actions(command)
+    return parser
+
+
+def _add_hierarchies(commands: Any) -> None:
+    """The commands about hierarchies.
+
+    Args:
+        commands: Subcommands of the parser.
+    """
     command = new_parser()
     command.add_argument("files", type=Path, nargs="+", help="Hierarchies, or files of names.")
     command.add_argument("--to", type=Path, required=True, help="New file: .names.")
     command.add_argument("--key", type=Path, help="File of the holders' key, to hash names with.")
-    commands.add_subcommand("names", command, help=about["names"])
+    commands.add_subcommand("names", command, help=FIRST_LINES["names"])
     command = new_parser()
     command.add_argument("table", type=str, help=f"Name: {' or '.join(READY)}.")
     command.add_argument("--to", type=Path, required=True, help="File: .npz or .safetensors.")
-    commands.add_subcommand("ready", command, help=about["ready"])
+    commands.add_subcommand("ready", command, help=FIRST_LINES["ready"])
     command = new_parser()
     command.add_argument("source", type=Path, help="Run, taxonomy file, or file of an embedding.")
     command.add_argument(
@@ -327,11 +340,7 @@ def command_line() -> ArgumentParser:
         "--way", choices=WAYS, default="sectors", help="Layout of a taxonomy in the plane."
     )
     command.add_argument("--title", type=str, help="Heading of the page.")
-    commands.add_subcommand("view", command, help=about["view"])
-    command = new_parser()
-    commands.add_subcommand("account", command, help=about["account"])
-    _add_account_actions(command)
-    return parser
+    commands.add_subcommand("view", command, help=FIRST_LINES["view"])
 
 
 def _add_account_actions(command: ArgumentParser) -> None:

@@ -1,13 +1,15 @@
 """Numbers of nodes on which several holders agree, by their names or by keyed hashes of them."""
 
+import functools
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbolic.core.reading import read_text
+from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_files import read_hierarchy
 from fedbolic.data.hierarchies.named_pairs import PairColumns
 
@@ -156,15 +158,16 @@ def agree_names(
             f"{len(paths)} and {to}"
         )
     secret = None if key is None else read_key(key)
-    found = [
-        Vocabulary.read(path)
-        if path.suffix == ENDING
-        else Vocabulary.of(read_hierarchy(path, columns=columns, header=header).names, secret)
-        for path in paths
-    ]
-    whole = _united(found, paths)
+    read = functools.partial(read_hierarchy, columns=columns, header=header)
+    whole = _united([_names_in(path, read, secret) for path in paths], paths)
     whole.write(to)
     return whole
+
+
+def _names_in(path: Path, read: Callable[[Path], Hierarchy], secret: bytes | None) -> Vocabulary:
+    if path.suffix == ENDING:
+        return Vocabulary.read(path)
+    return Vocabulary.of(read(path).names, secret)
 
 
 def _united(found: Sequence[Vocabulary], paths: Sequence[Path]) -> Vocabulary:

@@ -99,8 +99,7 @@ def gaps(forest: Forest, rule: GapRule, *, bits: int, room: float) -> PolarPlace
         hosts = np.unique(forest.parents[nodes[forest.hosted[nodes]]])
         if room:
             starts[hosts] += (used[hosts] * lengths[hosts]).astype(np.uint64)
-        lengths[hosts] *= 1 - used[hosts]
-        used[hosts] = 0.5
+        lengths[hosts], used[hosts] = lengths[hosts] * (1 - used[hosts]), 0.5
         starts[nodes] = turns[nodes] + _scaled(extents.leaf_zones[nodes], units[nodes])
         lengths[nodes] = extents.kept[nodes] * units[nodes]
         sizes[nodes] = extents.gaps[nodes] * units[nodes]
