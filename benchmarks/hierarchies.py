@@ -56,7 +56,9 @@ def main() -> None:
         results = Results(given.results, quiet=given.table or given.peers)
         if not given.table and not given.peers:
             cells = [cell for cell in CELLS if cell.tree in given.trees]
-            Controls(results, given.root).run(cells)
+            controls = Controls(results, given.root)
+            controls.fit_all(given.trees)
+            controls.run(cells)
         if not given.peers:
             print(table(contests(results.known)), flush=True)
         if not given.table:

@@ -16,6 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from benchmarks.hierarchy_exact import EXACT
+from benchmarks.hierarchy_fitted import FITTED, fit
 from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
@@ -168,6 +169,11 @@ class Sampled:
         order = torch.randperm(len(below), generator=Rng(0).at("nodes").generator())
         return below[order[:MOST_NODES]].sort().values
 
+    @functools.cached_property
+    def all_steps(self) -> Tensor:
+        """Distances in the tree between all nodes."""
+        return tree_distances(self.whole, self.direct, torch.arange(len(self.whole))).float()
+
     def of_sample(self, pairs: Tensor) -> Tensor:
         """Some pairs without the ones that begin at other nodes than the sampled."""
         return pairs[torch.isin(pairs[:, 0], self.nodes)]
@@ -302,6 +308,37 @@ class Controls:
                 lambda nodes: both.gaps(embedded, nodes)
             )
         return found
+
+    def fitted(self, tree: str, row: str, lr: float, seed: int) -> Figures:
+        """Error of the distances of a row that is fitted to them, and its loss.
+
+        Args:
+            tree: Name of the tree.
+            row: The row.
+            lr: Step size.
+            seed: The seed.
+        """
+        gaps, loss = fit(FITTED[row], self.tree(tree).all_steps, lr, seed)
+        return {"distance": self.tree(tree).distance_error(gaps), "loss": loss}
+
+    def fit_all(self, trees: Iterable[str]) -> None:
+        """Measure the rows that are fitted to distances, with the step size of the lowest loss.
+
+        Args:
+            trees: Names of the trees.
+        """
+        for tree, row in itertools.product(trees, FITTED):
+
+            def loss(
+                lr: float, seed: int = CHOOSING, *, of: tuple[str, str] = (tree, row)
+            ) -> float:
+                key = Cell(of[0]).key(of[1], lr, seed)
+                found = self.results.add(key, self.fitted, *of, lr, seed)["loss"]
+                return math.inf if math.isnan(found) else found
+
+            best = min(LRS, key=loss)
+            for seed in range(SEEDS):
+                loss(best, seed)
 
     def chosen(self, cell: Cell, row: str) -> float:
         """The step size with the best figure of the seed that is not reported.

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedbolic.data import Hierarchy
 from fedbolic.hierarchies import TreeLayout
-from fedbolic.hierarchies.layouts.forest import primary_parents
 from fedbolic.nn.loss.ranking import RowDistances
 
 
@@ -89,7 +88,7 @@ class Walk:
             known: The hierarchy.
         """
         children: dict[int, list[int]] = {node: [] for node in range(-1, len(known))}
-        parents = primary_parents(known).tolist()
+        parents = known.primary_parents.tolist()
         for node, parent in enumerate(parents):
             children[parent].append(node)
         order, stack = [], children[-1][::-1]

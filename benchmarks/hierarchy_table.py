@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.hierarchy_controls import CELLS, CHOOSING, CURVED, FLAT, TRAINED, Cell
 from benchmarks.hierarchy_exact import EXACT
+from benchmarks.hierarchy_fitted import FITTED
 from benchmarks.results import Figures, Key
 from benchmarks.table import head, line
 
@@ -26,9 +27,11 @@ BOTH = "flat + b_u + b_v"
 LAID_OUT = ("plane, laid out",)
 """Curved rows without training."""
 
+FITTED_CURVED = tuple(row for row, of in FITTED.items() if of.c)
+FITTED_FLAT = tuple(row for row, of in FITTED.items() if not of.c)
 TRAINED_FLAT = (*FLAT, BOTH)
-FLAT_ROWS = (*(row for row in EXACT if row not in LAID_OUT), *TRAINED_FLAT)
-ROWS = (*EXACT, "flat", "flat + b_v", BOTH, "dot + b_v", *CURVED)
+FLAT_ROWS = (*(row for row in EXACT if row not in LAID_OUT), *TRAINED_FLAT, *FITTED_FLAT)
+ROWS = (*EXACT, *FITTED, "flat", "flat + b_v", BOTH, "dot + b_v", *CURVED)
 AHEAD, LEAST = 2.0, 0.005
 """Standard errors by which a row must be ahead, and the least difference that counts."""
 
@@ -132,8 +135,9 @@ def table(found: Sequence[Contest]) -> str:
     lines = [head("", "", *rows, "ahead", "ahead of trained rows")]
     for each in found:
         cells = [_cell(each.values.get(row, ())) for row in rows]
-        sides = ([*LAID_OUT, *CURVED], FLAT_ROWS), ([*CURVED], TRAINED_FLAT)
-        complete = {*each.cell.rows} <= each.values.keys()
+        sides = ([*LAID_OUT, *CURVED, *FITTED_CURVED], FLAT_ROWS), ([*CURVED], TRAINED_FLAT)
+        of_distances = FITTED if each.measure == "distance" else ()
+        complete = {*each.cell.rows, *of_distances} <= each.values.keys()
         verdicts = [each.verdict(*two) if complete else "" for two in sides]
         lines.append(line(each.cell.title, MEASURES[each.measure], *cells, *verdicts))
     return "\n".join(lines)
