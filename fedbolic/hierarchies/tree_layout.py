@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbolic.core import check
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.hierarchies.layouts.cells import boxes, sectors
-from fedbolic.hierarchies.layouts.forest import Forest, primary_parents, unrolled
+from fedbolic.hierarchies.layouts.forest import Forest, unrolled
 from fedbolic.hierarchies.layouts.gaps import GapRule, gaps
 from fedbolic.manifolds import Places
 
@@ -93,7 +93,8 @@ class TreeLayout:
     def place(self, hierarchy: Hierarchy, batches: Int64[Tensor, " n"] | None = None) -> Places:
         """Places of all nodes, a row each.
 
-        Nodes of a batch have the same places whatever comes in later batches: to add nodes to a
+        Nodes of a batch have the same places whatever comes in later batches, those of ``boxes`` up
+        to a rounding: to add nodes to a
         hierarchy that is laid out, give its nodes batch 0 and the new ones batch 1.
 
         Args:
@@ -105,7 +106,7 @@ class TreeLayout:
             ValueError: If the batches are no number a node, a node comes before its parent, there
                 are later batches but no ``room``, or the coordinates cannot tell all nodes apart.
         """
-        parents = primary_parents(hierarchy)
+        parents = hierarchy.primary_parents.cpu().numpy()
         arrivals = np.zeros_like(parents) if batches is None else batches.cpu().numpy()
         self._check(hierarchy, parents, arrivals)
         return self._place(Forest(parents, arrivals))

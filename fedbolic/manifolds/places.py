@@ -86,11 +86,10 @@ class Places(ABC):
         """The points on the hyperboloid.
 
         Args:
-            dtype: Dtype of the result, which bounds the radius (:func:`reach`).
+            dtype: As for :meth:`to_poincare`.
 
         Raises:
-            ValueError: If ``dtype`` cannot hold the points: one lies too far out, or two different
-                points have one image.
+            ValueError: As :meth:`to_poincare`.
         """
 
 

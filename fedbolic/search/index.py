@@ -112,7 +112,7 @@ class HyperbolicIndex:
         Args:
             queries: Rows of the table, as integers; points of its manifold, one a row; or places
                 of its kind.
-            k: NearestPoints a query, at most the number of points.
+            k: Neighbours of a query, at most the number of points.
 
         Raises:
             ValueError: If ``k`` or a row is out of range, or the points are not those of the

@@ -136,7 +136,7 @@ class SearchTable:
         """``k`` after a check that there are so many neighbours.
 
         Args:
-            k: NearestPoints a query.
+            k: Neighbours of a query.
 
         Raises:
             ValueError: If there are fewer points, or ``k`` is below 1.
@@ -153,7 +153,7 @@ class SearchTable:
         Args:
             asked: The queries.
             candidates: Different rows for each query, at least ``k``.
-            k: NearestPoints a query.
+            k: Neighbours of a query.
             complete: True for queries of which the nearest points are among the candidates.
         """
         if not candidates:
@@ -179,7 +179,7 @@ class SearchTable:
 
         Args:
             queries: Places of the queries.
-            k: NearestPoints a query.
+            k: Neighbours of a query.
         """
         with torch.no_grad():
             distances = queries.cdist(self.places)

@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from fedbolic.data import BalancedTree
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.hierarchies import TreeLayout
-from fedbolic.hierarchies.layouts.forest import primary_parents
 from fedbolic.nn.loss.ranking import rank_and_map
 
 WAYS = [("gaps", 2), ("sectors", 2), ("boxes", 2), ("boxes", 4)]
@@ -115,7 +114,7 @@ def test_direct_edges_and_their_closure_are_laid_out_alike(way, dim):
 def test_the_primary_parent_is_the_deepest_and_copies_stand_near_every_ancestor():
     edges = torch.tensor([[1, 0], [2, 1], [3, 0], [4, 3], [4, 2], [5, 4], [6, 0], [5, 6], [7, 6]])
     diamond = Hierarchy(tuple("abcdefgh"), edges)
-    assert primary_parents(diamond).tolist() == [-1, 0, 1, 0, 2, 4, 0, 6]
+    assert diamond.primary_parents.tolist() == [-1, 0, 1, 0, 2, 4, 0, 6]
     closure = diamond.closure()
     single = TreeLayout(objective="closure").place(diamond)
     for given_pairs in (diamond, closure):

@@ -48,7 +48,7 @@ def read_hierarchy(
             double quotes allowed) or ``.json`` (one object, the parent of every name, a list of
             parents, or null), or in one of these and ``.gz``; or an ontology, with the extra
             ``ontologies``: ``.obo``, or SKOS in ``.ttl``, ``.rdf`` or ``.nt``.
-        columns: PairColumns of the descendant and of the ancestor in a table: positions from 0, or
+        columns: Columns of the descendant and of the ancestor in a table: positions from 0, or
             names in the first line.
         header: Whether the first line of a table holds the names of the columns, as it does if
             ``columns`` has a name; ``None``: if these are usual ones, such as ``child,parent``.

@@ -52,7 +52,7 @@ def named_pairs(
 
     Args:
         path: A file as for :func:`~fedbolic.data.read_hierarchy`.
-        columns: PairColumns of the descendant and of the ancestor; for tables.
+        columns: Columns of the descendant and of the ancestor; for tables.
         header: Whether the first line holds the names of the columns; for tables.
 
     Raises:

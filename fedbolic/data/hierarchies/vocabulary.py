@@ -125,8 +125,8 @@ def agree_names(
     A holder writes the names in its hierarchy, and somebody, such as the server, unites the files
     of all holders. With a ``key`` that only the holders have, the files hold HMAC-SHA-256 of the
     names, shortened to 128 bits: whoever lacks the key sees how many names a holder has, and how
-    many of them others have as well. Whoever has the key can test whether a name that he guesses is
-    in a file.
+    many of them others have as well. Whoever has the key can test whether a guessed name is in a
+    file.
 
     Args:
         paths: Hierarchies as for :func:`~fedbolic.data.read_hierarchy`, or files that this function

@@ -111,9 +111,8 @@ class StaticSteps:
             to, x = self.plan[name][:, : end - first], x[:, first:end]
             if name == "positions":
                 to, rest = to.split([x.shape[2], to.shape[2] - x.shape[2]], dim=2)
-                if (
-                    rest.numel()
-                ):  # examples of the client itself, so that a bad one affects it alone
+                # examples of the client itself, so that a bad one affects it alone
+                if rest.numel():
                     rest[:num_clients] = x[..., :1]
                     rest[num_clients:] = x[:1, :, :1]
             to[:num_clients].copy_(x)

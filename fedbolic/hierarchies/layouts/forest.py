@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
 
+from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 
 MOST_PATHS = 64
@@ -82,23 +82,6 @@ class Forest:
         return ranks
 
 
-def primary_parents(hierarchy: Hierarchy) -> NDArray[np.int64]:
-    """The deepest parent of every node, -1 at the roots; of several the one numbered lowest.
-
-    Depth is that of the longest chain, so the parent's is one less than the node's, and direct
-    edges and their closure have the same primary parents.
-
-    Args:
-        hierarchy: Direct edges or a closure.
-    """
-    depths = hierarchy.depths.cpu().numpy()
-    child, parent = hierarchy.pairs.cpu().numpy().T
-    primary = depths[parent] == depths[child] - 1
-    found = np.full(len(hierarchy), len(hierarchy))
-    np.minimum.at(found, child[primary], parent[primary])
-    return np.where(found < len(hierarchy), found, -1)
-
-
 def unrolled(hierarchy: Hierarchy) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every path from a node up to a root as a row: the row of the path above, and the node.
 
@@ -109,11 +92,7 @@ def unrolled(hierarchy: Hierarchy) -> tuple[NDArray[np.int64], NDArray[np.int64]
         ValueError: If there are more than :data:`MOST_PATHS` paths a node.
     """
     n = len(hierarchy)
-    pairs = hierarchy.pairs.cpu().numpy()
-    above = csr_array((np.ones(len(pairs), dtype=bool), tuple(pairs.T)), shape=(n, n))
-    implied = coo_array(above @ above)
-    keys = pairs @ np.array([n, 1])
-    child, parent = pairs[~np.isin(keys, implied.row.astype(np.int64) * n + implied.col)].T
+    child, parent = direct_pairs(hierarchy).cpu().numpy().T
     order = parent.argsort(kind="stable")
     below, counts = child[order], np.bincount(parent, minlength=n)
     starts = counts.cumsum() - counts
