@@ -1,9 +1,5 @@
-"""Embedded hierarchies against brute force, and their files against other readers and damage."""
+"""Embedded hierarchies against brute force."""
 
-import contextlib
-import csv
-import json
-import logging
 import math
 import random
 
@@ -12,75 +8,26 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 from fedbolic.core.near_names import near_names
-from fedbolic.core.rng import Rng
-from fedbolic.data import Hierarchy, random_tree
+from fedbolic.data import Hierarchy
 from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.hierarchies import Embedding
 from fedbolic.hierarchies.node_table import NodeTable
-from fedbolic.hierarchies.scored_places import ScoredPlaces, places_of
-from fedbolic.manifolds import HalfSpacePlaces, Lorentz, ManifoldPlaces, Poincare, PolarPlaces
-
-ODD = (
-    *("plain", "a,b", 'say "hi"', "two\nlines", "return\rhere", "Ω ünï 🐈", " blank ", "'quoted"),
-    *(
-        "=1+1",
-        "+x",
-        "-x",
-        "@x",
-        "\ttab",
-        "nul\0",
-        "[]",
-        "0.5",
-        "true",
-        "\uff1d1",
-        "\nnext",
-        "e\u0301",
-    ),
+from fedbolic.hierarchies.scored_places import ScoredPlaces
+from fedbolic.manifolds import HalfSpacePlaces, ManifoldPlaces, Poincare, PolarPlaces
+from tests.hierarchies.embeddings import (
+    ODD,
+    POINTS,
+    ball,
+    embedding,
+    every_kind,
+    hyperboloid,
+    names_up_to,
+    polar,
+    seeds,
+    with_biases,
 )
-seeds = st.integers(0, 2**32 - 1)
-
-
-def numbers(seed, *shape):
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
-
-
-def polar(n, seed):
-    turns = np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, n)
-    return PolarPlaces(torch.from_numpy(turns), 10 * numbers(seed, n).abs())
-
-
-def half_space(n, seed):
-    return HalfSpacePlaces(numbers(seed, n, 2), 3 * numbers(seed, n))
-
-
-def ball(n, seed, c=0.5):
-    return ManifoldPlaces(Poincare(c), Poincare(c).expmap0(numbers(seed, n, 3)))
-
-
-def hyperboloid(n, seed, c=2.0):
-    space = Lorentz(c)
-    return ManifoldPlaces(space, space.expmap0(space.lift(numbers(seed, n, 3))))
-
-
-def with_biases(n, seed):
-    return places_of(NodeTable(2, 0.0, "ancestor"), numbers(seed, n, 3))
-
-
-POINTS = {"polar": polar, "half-space": half_space, "ball": ball, "hyperboloid": hyperboloid}
-KINDS = {**POINTS, "biases": with_biases}
-every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-
-
-def embedding(kind=ball, names=ODD, seed=0):
-    tree = Hierarchy(tuple(names), random_tree(len(names), Rng(seed)).pairs)
-    return Embedding.of(tree, kind(len(names), seed))
-
-
-def names_up_to(n):
-    return tuple(map(str, range(n)))
 
 
 def by_hand(places, u, v):
@@ -238,152 +185,6 @@ def test_a_query_is_one_place_and_asks_for_one_neighbour_at_least():
     with pytest.raises(ValueError, match="k must be at least 1"):
         found.nearest("plain", 0)
     assert repr(found) == "Embedding of 20 nodes in 3 dimensions (ManifoldPlaces)"
-
-
-@every_kind
-def test_a_table_has_every_name_and_exact_coordinates(kind, tmp_path):
-    found = embedding(kind)
-    found.to_csv(tmp_path / "x.csv", formulas=True)
-    with (tmp_path / "x.csv").open(newline="") as file:
-        head, *rows = csv.reader(file)
-    assert tuple(row[0] for row in rows) == ODD
-    parents = dict(found.parents.tolist())
-    expected = [ODD[parents[i]] if i in parents else "" for i in range(len(ODD))]
-    assert head[1] == "parent"
-    assert [row[1] for row in rows] == expected
-    whole = torch.cat(
-        [x.double().reshape(len(ODD), -1) for x in found.places.tensors().values()], 1
-    )
-    if kind is polar:
-        assert [int(row[2]) for row in rows] == found.places.turns.tolist()
-    assert np.array_equal([[float(x) for x in row[2:]] for row in rows], whole.numpy())
-
-
-def test_a_spreadsheet_runs_no_name(tmp_path, caplog):
-    found = embedding()
-    with caplog.at_level(logging.WARNING, "fedbolic"):
-        found.to_csv(tmp_path / "x.csv")
-    with (tmp_path / "x.csv").open(newline="") as file:
-        _, *rows = csv.reader(file)
-    assert not [cell for row in rows for cell in row[:2] if cell[:1] in tuple("=+-@\uff1d\t\r\n")]
-    assert [row[0].removeprefix("'") for row in rows] == [name.removeprefix("'") for name in ODD]
-    assert "7 of 20 names" in caplog.text
-
-
-def test_several_parents_are_a_list(tmp_path):
-    pairs = torch.tensor([[0, 1], [0, 2]])
-    Embedding(tuple("abc"), ball(3, 0), pairs).to_csv(tmp_path / "x.csv")
-    with (tmp_path / "x.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [json.loads(row["parents"]) for row in rows] == [["b", "c"], [], []]
-
-
-@every_kind
-def test_another_reader_finds_the_table_in_parquet(kind, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    found = embedding(kind)
-    found.to_parquet(tmp_path / "x.parquet")
-    table = parquet.read_table(tmp_path / "x.parquet").to_pydict()
-    assert tuple(table.pop("name")) == ODD
-    parents = dict(found.parents.tolist())
-    assert table.pop("parents") == [[ODD[parents[i]]] if i in parents else [] for i in range(20)]
-    columns = [c for x in found.places.tensors().values() for c in x.reshape(20, -1).T.tolist()]
-    assert list(table.values()) == columns
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-@every_kind
-def test_a_saved_embedding_is_the_same(kind, suffix, tmp_path):
-    if suffix == ".safetensors":
-        pytest.importorskip("safetensors")
-    found = embedding(kind)
-    found.save(tmp_path / f"x{suffix}", {"made": "here"})
-    again = Embedding.load(tmp_path / f"x{suffix}")
-    assert again.names == found.names
-    assert torch.equal(again.parents, found.parents)
-    assert type(again.places) is type(found.places)
-    for name, tensor in found.places.tensors().items():
-        assert torch.equal(again.places.tensors()[name], tensor)
-    assert again.nearest("plain") == found.nearest("plain")
-    bare = Embedding(found.names, found.places)
-    bare.save(tmp_path / f"y{suffix}")
-    assert Embedding.load(tmp_path / f"y{suffix}").parents is None
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_a_damaged_file_is_refused_or_read(suffix, tmp_path):
-    if suffix == ".safetensors":
-        pytest.importorskip("safetensors")
-    file = tmp_path / f"x{suffix}"
-    embedding(polar).save(file)
-    whole, generator, read = file.read_bytes(), random.Random(0), 0
-    cut = [whole[: generator.randrange(len(whole))] for _ in range(40)]
-    swapped = [bytearray(whole) for _ in range(80)]
-    for content in swapped:
-        content[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
-    for content in (*cut, *swapped, b"", b"text"):
-        file.write_bytes(content)
-        with contextlib.suppress(ValueError):
-            Embedding.load(file)
-            read += 1
-    assert read < 80
-
-
-def rewritten(file, **changes):
-    arrays = dict(np.load(file))
-    for name, edit in changes.items():
-        arrays[name] = edit(arrays[name]) if callable(edit) else edit
-    np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
-
-
-def head(**changes):
-    return lambda given: np.array(json.dumps(json.loads(str(given)) | changes))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"name_ends": lambda ends: ends[:-1]},
-        {"name_ends": lambda ends: ends[::-1].copy()},
-        {"name_ends": lambda ends: 0 * ends},
-        {"name_ends": lambda ends: ends.astype(float)},
-        {"names": lambda text: text[:-1]},
-        {"names": lambda text: 0 * text + 255},
-        {"names": lambda text: 0 * text + 65},
-        {"parents": lambda pairs: pairs + 19},
-        {"parents": lambda pairs: pairs.astype(float)},
-        {"parents": lambda pairs: pairs.ravel()},
-        {"turns": lambda turns: turns.astype(float)},
-        {"turns": None},
-        {"radii": lambda radii: radii * math.nan},
-        {"radii": lambda radii: -1 - radii},
-        {"more": np.zeros(3)},
-        {"fedbolic": np.array("{")},
-        {"fedbolic": np.array("[" * 9999)},
-        {"fedbolic": head(format=2)},
-        {"fedbolic": head(places="Path")},
-        {"fedbolic": head(places=["PolarPlaces"])},
-        {"fedbolic": head(places="ManifoldPlaces", manifold="Lorentz", c=-1)},
-        {"fedbolic": None},
-    ],
-)  # fmt: skip
-def test_a_forged_file_is_refused(changes, tmp_path):
-    file = tmp_path / "x.npz"
-    embedding(polar).save(file)
-    rewritten(file, **changes)
-    with pytest.raises(ValueError, match=r"x\.npz holds no embedding that can be read"):
-        Embedding.load(file)
-
-
-def test_a_file_of_another_ending_or_with_names_that_are_no_text_is_not_written(tmp_path):
-    found = embedding()
-    with pytest.raises(ValueError, match=r"must end in \.npz or \.safetensors"):
-        found.save(tmp_path / "x.pkl")
-    lone = Embedding(("\ud800", "b"), ball(2, 0))
-    for write in (lone.to_csv, lone.save):
-        with pytest.raises(ValueError, match="surrogates"):
-            write(tmp_path / "x.npz")
-    assert not list(tmp_path.iterdir())
 
 
 def test_numpy_gives_the_ball_and_refuses_what_it_cannot_hold():
