@@ -1,5 +1,9 @@
-"""The directive ``rows``: some rows of a table that stands on a page of the repository."""
+"""Directives for tables of the repository.
 
+``rows`` shows some rows of a table of a page, ``tables`` all tables in the CSV files of a folder.
+"""
+
+import csv
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,7 +41,33 @@ class RowsDirective(SphinxDirective):
         return self.parse_text_to_nodes(repository.linked("\n".join(lines), file.parent))
 
 
+class TablesDirective(SphinxDirective):
+    """Every CSV in the folders of a folder as a table, under the path of its file.
+
+    The argument is the path of the folder from the root of the repository.
+    """
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the tables as Markdown of the site."""
+        folder = Path(self.env.srcdir).parent / self.arguments[0]
+        lines: list[str] = []
+        for file in sorted(folder.glob("*/*.csv")):
+            self.env.note_dependency(str(file))
+            with file.open(newline="") as opened:
+                head, *rows = csv.reader(opened)
+            lines += [
+                f"**{file.relative_to(folder).with_suffix('')}**",
+                "",
+                *as_table(head, rows),
+                "",
+            ]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("rows", RowsDirective)
+    app.add_directive("tables", TablesDirective)
     return {"parallel_read_safe": True}

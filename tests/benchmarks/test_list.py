@@ -1,5 +1,7 @@
 """The list of benchmarks is complete, and each says what it prints and how long that takes."""
 
+import csv
+
 import pytest
 
 from benchmarks import __main__ as program
@@ -33,3 +35,17 @@ def test_every_benchmark_is_named_on_a_page():
     ]
     pages = "\n".join(file.read_text() for file in files)
     assert [name for name in NAMES if f"benchmarks.{name}" not in pages] == []
+
+
+def test_kept_tables_are_those_that_were_printed(tmp_path):
+    printed = "Words.\n\n**float32, c = 1**\n\n| | a |\n|---|---|\n| x | 1, 2 |\n\n| row |\n|---|\n"
+    program.keep(f"{printed}\n{printed}", tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "float32-c-1-2.csv",
+        "float32-c-1.csv",
+        "row-2.csv",
+        "row.csv",
+    ]
+    with (tmp_path / "float32-c-1.csv").open(newline="") as lines:
+        assert [*csv.reader(lines)] == [["", "a"], ["x", "1, 2"]]
+    assert (tmp_path / "row.csv").read_text() == "row\n"
