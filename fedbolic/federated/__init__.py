@@ -30,7 +30,6 @@ from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.batched import Batched
 from fedbolic.federated.engines.devices import Devices
 from fedbolic.federated.engines.graphed import Graphed
-from fedbolic.federated.engines.ranks import Ranks
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.workers import Workers
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
@@ -79,7 +78,6 @@ __all__ = [
     "Median",
     "Method",
     "MinNorm",
-    "Ranks",
     "RidgeHead",
     "RiemannianLaplace",
     "RowMean",

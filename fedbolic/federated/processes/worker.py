@@ -10,11 +10,11 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -32,8 +32,6 @@ SPAWN = multiprocessing.get_context("spawn")
 
 EXIT_SECONDS = 5.0
 """Seconds that a process has to exit before it is killed."""
-
-Sent = TypeVar("Sent")
 
 ById: TypeAlias = Mapping[int, Client] | ClientSlices
 """Clients by id; the sequence of a whole federation qualifies, as its indices are the ids."""
@@ -256,10 +254,9 @@ def _run_worker(
         connection.send((None, None))
         while True:
             task, given = down.read(connection.recv())
-            write = functools.partial(_write, up, given)
             for client_id, update, client_state in results(inner, held, task):
                 connection.recv()
-                connection.send((client_id, sent(write, update, client_state)))
+                connection.send((client_id, _write(up, given, update, client_state)))
     sys.stdout.flush()
     os._exit(0)  # nothing needs cleanup, and Python's would take a second
 
@@ -298,23 +295,18 @@ def _method(text: bytes) -> Method:
     return pickle.loads(text)
 
 
-def sent(send: Callable[[object], Sent], update: Update | Failure, client_state: Tree) -> Sent:
-    """Send a client's result, or a failure if the result cannot be pickled."""
+def _write(
+    up: SharedMemory, given: Mapping[Place, Any], update: Update | Failure, client_state: Tree
+) -> Extent:
+    """Write a client's result, or a failure if the result cannot be pickled."""
     if isinstance(update, Failure):
         update = Failure(_portable(update.error))
+    elif isinstance(update, Update):
+        update = dataclasses.replace(update, row=None)  # its stack has the results of all clients
     try:
-        return send((_alone(update), client_state))
+        (extent,), _ = up.write([(update, client_state)], given)
     except BaseException as error:  # Ctrl-C is ignored in a worker
-        return send((Failure(_portable(error)), {}))
-
-
-def _alone(update: Update | Failure) -> Update | Failure:
-    """An update without its place in a stack, which would be sent once for every client."""
-    return dataclasses.replace(update, row=None) if isinstance(update, Update) else update
-
-
-def _write(up: SharedMemory, given: Mapping[Place, Any], value: object) -> Extent:
-    (extent,), _ = up.write([value], given)
+        (extent,), _ = up.write([(Failure(_portable(error)), {})], given)
     return extent
 
 
