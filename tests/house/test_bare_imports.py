@@ -28,7 +28,7 @@ sys.meta_path[:] = map(Hiding, sys.meta_path)
 """
 
 COMMAND_LINE = (
-    *("jsonargparse", "beartype", "geoopt", "pooch", "cryptography", "flint"),
+    *("jsonargparse", "beartype", "geoopt", "pooch", "cryptography", "flint", "sklearn"),
     "dp_accounting",
 )
 MODULES = (
@@ -62,7 +62,7 @@ USES = {
     ),
     "hull": ("import fedhull",),
     "secure": ("import fedbolic.federated.secure",),
-    "fly": ("import flynn",),
+    "fly": ("from flynn import FlyHash", "from flynn import FlyNNClassifier"),
     "dp": ("from flynn.noise import _by_opendp; _by_opendp(1.0, 3)",),
     "accounting": (
         "from fedbolic.federated.accounting.accountants import renyi_epsilon\n"
