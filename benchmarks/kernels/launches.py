@@ -1,7 +1,7 @@
 """Launches of both passes on a GPU, of the operators and of the kernels in their place.
 
 No kernel runs. A launch is an operator of torch that writes a
-tensor, as in ``benchmarks.operators``, or a kernel; memory that is only allocated does not count.
+tensor, as in ``benchmarks.geometry``, or a kernel; memory that is only allocated does not count.
 """
 
 import math
@@ -17,8 +17,8 @@ import torch
 from torch.func import vmap
 from typing_extensions import override
 
+from benchmarks.geometry import Row, rows
 from benchmarks.gpu.convolution import LAYERS, layer_row
-from benchmarks.operators import Row, rows
 from benchmarks.table import head, line
 from benchmarks.timing import Operators, seconds
 from fedbolic import kernels

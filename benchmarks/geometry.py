@@ -1,15 +1,19 @@
-"""Operators, CPU time and memory of the geometry, forward and backward, in several libraries.
+"""Time, operators and memory of the geometry, forward and backward, next to geoopt and hypll.
 
-    python -m benchmarks.operators
+    python -m benchmarks.geometry [--results FILE] [--only NAME ...]
 
-An operator is a call of torch's dispatcher that writes a tensor, on a GPU a kernel launch; views do
-not count. geoopt and hypll are measured where they are installed.
+Times are CPU time on one thread, over that of the faster of the peers that are installed, all
+interleaved. An operator is a call of torch's dispatcher that writes a tensor, on a GPU a kernel
+launch; views do not count.
 
-Takes 1 minute.
+Takes 2 minutes.
 """
 
+import importlib
+import itertools
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -17,9 +21,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from benchmarks.peers import LIBRARIES, installed, space_of
-from benchmarks.script import parser
+from benchmarks.results import Figures, Results
+from benchmarks.script import FOLDER, parser
 from benchmarks.table import head, line
 from benchmarks.timing import Case, Operators, interleaved, peak_mebibytes, ratio
+
+FIGURES = FOLDER / "measured" / "geometry.csv"
+SIZES = {"64 x 8": (64, 8), "4096 x 64": (4096, 64)}
+"""Number of points and dimension of a timed call."""
+
+OURS = LIBRARIES[0]
+BOUNDS = {"64 x 8": 1.5, "4096 x 64": 1.0}
+"""Largest time over that of the faster peer that we aim at."""
 
 MODELS = ("hyperboloid", "ball")
 NUM_POINTS, DIM = 2665, 16
@@ -58,27 +71,27 @@ def peer_rows(library: str) -> dict[str, Row]:
     space, x, c = space_of(library, "ball"), _points("ball", 0, SET), torch.tensor(1.0)
     if library == "geoopt":
         return made | {"ball centroid": (lambda x: space.weighted_midpoint(x, reducedim=[0]), (x,))}
-    made |= {f"ball {name}": (getattr(space, name), (x,)) for name in ("centroid", "frechet_mean")}
+    made |= {f"ball {name}": row for name, row in _means(space, "ball").items()}
     for name in ("dist", "expmap0", "logmap0"):
         function, given = made[f"ball {name}"]
         made[f"ball {name}, learnt c"] = function.func, (*given, c)
     return made
 
 
-def _tangents(name: str, seed: int, num: int = NUM_POINTS) -> Tensor:
+def _tangents(name: str, seed: int, num: int = NUM_POINTS, dim: int = DIM) -> Tensor:
     """Tangents at the origin of length about 1.2."""
-    v = torch.randn(num, DIM, generator=torch.Generator().manual_seed(seed)) * 0.3
-    return torch.nn.functional.pad(v, (1, 0)) if name == "hyperboloid" else v / 2
+    v = torch.randn(num, dim, generator=torch.Generator().manual_seed(seed)) * (1.2 / dim**0.5)
+    return nn.functional.pad(v, (1, 0)) if name == "hyperboloid" else v / 2
 
 
-def _points(name: str, seed: int, num: int = NUM_POINTS) -> Tensor:
-    return space_of("fedbolic", name).expmap0(_tangents(name, seed, num))
+def _points(name: str, seed: int, num: int = NUM_POINTS, dim: int = DIM) -> Tensor:
+    return space_of(OURS, name).expmap0(_tangents(name, seed, num, dim))
 
 
-def _maps(space: Any, name: str) -> dict[str, Row]:
-    x, y, u = _points(name, 0), _points(name, 1), _tangents(name, 2)
-    v = space.transp0(x, u).detach()
-    return {
+def _maps(space: Any, name: str, num: int = NUM_POINTS, dim: int = DIM) -> dict[str, Row]:
+    x, y, u = _points(name, 0, num, dim), _points(name, 1, num, dim), _tangents(name, 2, num, dim)
+    v = space_of(OURS, name).transp0(x, u)
+    made = {
         "dist": (space.dist, (x, y)),
         "expmap": (space.expmap, (x, v)),
         "expmap0": (space.expmap0, (u,)),
@@ -86,15 +99,17 @@ def _maps(space: Any, name: str) -> dict[str, Row]:
         "logmap0": (space.logmap0, (x,)),
         "transp": (space.transp, (x, y, v)),
     }
+    return made | ({"mobius_add": (space.mobius_add, (x, y))} if name == "ball" else {})
 
 
-def _means(space: Any, name: str) -> dict[str, Row]:
+def _means(space: Any, name: str, num: int = SET, dim: int = DIM) -> dict[str, Row]:
     from fedbolic.manifolds import frechet_mean
 
-    x = _points(name, 0, SET)
+    x = _points(name, 0, num, dim)
+    own = hasattr(space, "frechet_mean")
     return {
         "centroid": (space.centroid, (x,)),
-        "frechet_mean": (lambda x: frechet_mean(space, x), (x,)),
+        "frechet_mean": (space.frechet_mean if own else lambda x: frechet_mean(space, x), (x,)),
     }
 
 
@@ -171,7 +186,8 @@ def operators(row: Row) -> tuple[int, int]:
     return forward.count, backward.count
 
 
-def _both_ways(row: Row) -> Case:
+def both_ways(row: Row) -> Case:
+    """A call and its gradients by all arguments."""
     function, given = row
     leaves = [x.detach().clone().requires_grad_() for x in given]
     with torch.no_grad():
@@ -179,19 +195,91 @@ def _both_ways(row: Row) -> Case:
     return lambda: torch.autograd.grad(function(*leaves), leaves, cotangent, allow_unused=True)
 
 
-def milliseconds(table: dict[str, Row]) -> dict[str, float]:
-    """CPU time of both passes of every row: the median of interleaved rounds."""
-    cases = {name: _both_ways(row) for name, row in table.items()}
-    for case in cases.values():
-        case()
-    taken = interleaved(cases, "cpu", rounds=ROUNDS, least=LEAST)
-    return {name: 1e3 * statistics.median(values) for name, values in taken.items()}
+def timed(num: int, dim: int) -> dict[str, dict[str, Row | Case]]:
+    """By operation and by library, what is timed: a row, or a call that has no gradients."""
+    made: dict[str, dict[str, Row | Case]] = {}
+    for model, library in itertools.product(MODELS, LIBRARIES):
+        space = space_of(library, model)
+        if space is None:
+            continue
+        for name, row in _maps(space, model, num, dim).items():
+            made.setdefault(f"{model} {name}", {})[library] = row
+        if library != "hypll":
+            made.setdefault(f"{model} Adam", {})[library] = _adam(library, model, num, dim)
+        if model == "ball" and library != "geoopt":
+            mean = _means(space, model, num, dim)["frechet_mean"]
+            made.setdefault("ball frechet_mean", {})[library] = mean
+    made["hyperboloid Linear"] = _linear(num, dim)
+    return made
 
 
-def measured(table: dict[str, Row]) -> dict[str, list[float]]:
-    """Operators forward and backward, and milliseconds, of every row."""
-    times = milliseconds(table)
-    return {name: [*operators(row), times[name]] for name, row in table.items()}
+def _linear(num: int, dim: int) -> dict[str, Row | Case]:
+    from fedbolic.manifolds import Lorentz
+    from fedbolic.nn import Linear
+
+    x = _points("hyperboloid", 0, num, dim)
+    ours, flat = Linear(Lorentz(), dim, dim), nn.Linear(dim, dim)
+    return {OURS: _layer(ours, x), "torch": _layer(flat, x[:, 1:].contiguous())}
+
+
+def _adam(library: str, model: str, num: int, dim: int) -> Case:
+    """A step of Adam on a table of points."""
+    from fedbolic.optim import RiemannianAdam
+
+    space, x = space_of(library, model), _points(model, 0, num, dim)
+    if library == OURS:
+        table = nn.Parameter(x)
+        optimizer: Any = RiemannianAdam([table], lr=1e-3, space=space)
+    else:
+        geoopt = importlib.import_module("geoopt")
+        table = geoopt.ManifoldParameter(x, manifold=space)
+        optimizer = geoopt.optim.RiemannianAdam([table], lr=1e-3)
+    table.grad = _tangents(model, 3, num, dim)
+    return optimizer.step
+
+
+def passes(made: Row | Case) -> Iterator[tuple[str, Case]]:
+    """The calls to time, by name: of an operation one without gradients and one with them."""
+    if callable(made):
+        yield "step", made
+        return
+    function, given = made
+    yield "value", lambda: function(*given)
+    yield "gradients", both_ways(made)
+
+
+def times(size: str, operation: str) -> Figures:
+    """Microseconds of every library, and ours over those of the faster peer."""
+    found: Figures = {}
+    cases: dict[str, dict[str, Case]] = {}
+    for library, made in timed(*SIZES[size])[operation].items():
+        for name, case in passes(made):
+            case()
+            cases.setdefault(name, {})[library] = case
+    for name, by in cases.items():
+        with torch.set_grad_enabled(name == "gradients"):
+            taken = interleaved(by, "cpu", rounds=ROUNDS, least=LEAST)
+        median = {library: statistics.median(values) for library, values in taken.items()}
+        found |= {f"{library} {name} us": 1e6 * value for library, value in median.items()}
+        peers = [library for library in by if library != OURS]
+        if peers:
+            peer = min(peers, key=median.__getitem__)
+            found[f"{name} ratio"] = ratio(taken[OURS], taken[peer])
+    return found
+
+
+def text(results: Results) -> str:
+    """The table of the ratios, a row for each operation."""
+    columns = [(size, name) for size in SIZES for name in ("value", "gradients")]
+    lines = [head("operation", *(f"{size}, {name}" for size, name in columns))]
+    for operation in dict.fromkeys(operation for _, operation in results.known):
+        cells = []
+        for size, name in columns:
+            found = results.known.get((size, operation), {})
+            figure = found.get(f"{name} ratio", found.get("step ratio", math.nan))
+            cells.append("" if math.isnan(figure) else f"{figure:.2f}")
+        lines.append(line(operation, *cells))
+    return "\n".join(lines)
 
 
 def matrices() -> dict[str, Row]:
@@ -223,18 +311,17 @@ def _by_broadcast(space: Any, x: Tensor, w: Tensor) -> Tensor:
     return space.dist(x.unsqueeze(-2), w.unsqueeze(-3))
 
 
-def report(columns: dict[str, dict[str, list[float]]]) -> None:
+def report(columns: dict[str, dict[str, tuple[int, int]]]) -> None:
     """Print one row per operation; a library that lacks it leaves its cells empty."""
-    print(head("operation", *(f"{n} {what}" for what in ("operators", "ms") for n in columns)))
-    for row in columns["fedbolic"]:
+    print(head("operation", *columns))
+    for row in columns[OURS]:
         found = [of.get(row) for of in columns.values()]
-        counted = [f"{f[0]:.0f} + {f[1]:.0f}" if f else "" for f in found]
-        print(line(row, *counted, *(f"{f[2]:.2f}" if f else "" for f in found)))
+        print(line(row, *(f"{f[0]} + {f[1]}" if f else "" for f in found)))
 
 
 def report_matrices() -> None:
     """Print the time of every matrix of distances over that of a product, and its peak memory."""
-    cases = {name: _both_ways(row) for name, row in matrices().items()}
+    cases = {name: both_ways(row) for name, row in matrices().items()}
     for case in cases.values():
         case()
     taken = interleaved(cases, "cpu", rounds=ROUNDS, least=LEAST)
@@ -246,14 +333,25 @@ def report_matrices() -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser(__doc__).parse_args()
-    columns = {"fedbolic": measured(rows())}
-    columns |= {name: measured(peer_rows(name)) for name in LIBRARIES[1:] if installed(name)}
-    print(f"{NUM_POINTS} points in {DIM} dimensions, means of {SET}, losses of {BATCH} features,")
-    print("float32, one thread, CPU time.\n")
-    report(columns)
-    print()
-    report_matrices()
+    options = parser(__doc__, str(FIGURES))
+    options.add_argument("--only", nargs="+", default=[""], help="parts of names of operations")
+    given = options.parse_args()
+    results = Results(given.results)
+    for size, (num, dim) in SIZES.items():
+        for operation in timed(num, dim):
+            if any(name in operation for name in given.only):
+                results.add((size, operation), times, size, operation)
+    print(f"\nTime over that of the faster peer, float32, one thread, CPU time.\n\n{text(results)}")
+    if given.only == [""]:
+        every = {OURS: rows()} | {
+            name: peer_rows(name) for name in LIBRARIES[1:] if installed(name)
+        }
+        print(f"\nOperators, {NUM_POINTS} points in {DIM} dimensions, means of {SET}.\n")
+        report(
+            {name: {key: operators(row) for key, row in of.items()} for name, of in every.items()}
+        )
+        print()
+        report_matrices()
 
 
 if __name__ == "__main__":

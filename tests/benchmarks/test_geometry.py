@@ -1,0 +1,30 @@
+"""The benchmark of the geometry: its page shows its figures, and every timed operation runs."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import geometry
+from benchmarks.results import Results
+
+ROOT = Path(__file__).parents[2]
+TIMED = geometry.timed(6, 2)
+
+
+def test_the_page_shows_the_figures_kept():
+    results = Results(ROOT / "benchmarks/measured/geometry.csv")
+    assert results.known.keys() >= {(size, name) for size in geometry.SIZES for name in TIMED}
+    assert geometry.text(results) in (ROOT / "benchmarks/README.md").read_text()
+
+
+@pytest.mark.parametrize("operation", TIMED)
+def test_a_timed_operation_has_one_result_in_every_library(operation):
+    by = TIMED[operation]
+    assert geometry.OURS in by
+    for made in by.values():
+        for _, call in geometry.passes(made):
+            call()
+    if operation not in ("hyperboloid Linear", "hyperboloid Adam", "ball Adam"):
+        ours, *others = (function(*given) for function, given in by.values())
+        for other in others:
+            assert (ours - other).abs().max() < 1e-4
