@@ -55,7 +55,7 @@ class Results:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", newline="") as lines:
                 rows = [[*key, name, value] for name, value in self.known[key].items()]
-                csv.writer(lines).writerows(rows)
+                csv.writer(lines, lineterminator="\n").writerows(rows)
             if not self.quiet:
                 cells = ", ".join(f"{name} {value:.4g}" for name, value in self.known[key].items())
                 print(" / ".join(filter(None, key)), cells, flush=True)

@@ -93,8 +93,7 @@ class TreeLayout:
     def place(self, hierarchy: Hierarchy, batches: Int64[Tensor, " n"] | None = None) -> Places:
         """Places of all nodes, a row each.
 
-        Nodes of a batch have the same places whatever comes in later batches, those of ``boxes`` up
-        to a rounding: to add nodes to a
+        Nodes of a batch have the same places whatever comes in later batches: to add nodes to a
         hierarchy that is laid out, give its nodes batch 0 and the new ones batch 1.
 
         Args:

@@ -79,7 +79,8 @@ def boxes(forest: Forest, *, dim: int, slope: float, room: float, radius: float)
         radius: Radius of all nodes, unless there are too many for it without a margin.
     """
     n, flat = len(forest.parents), dim - 1
-    weights = forest.leaves**EVENNESS
+    # whole numbers, whose sums are exact: later nodes of a level then move no earlier ones
+    weights = np.rint(forest.leaves**EVENNESS * 2.0**16)
     middles, sides = np.zeros((n, flat)), np.zeros((n, flat))  # sides by their logarithms
     sizes, alone, margins = np.zeros(n), np.zeros(n), np.zeros(n)
     levels = [_Groups(forest, level, weights, room) for level in forest.levels]
