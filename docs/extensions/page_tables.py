@@ -3,7 +3,18 @@
 Nothing here imports Sphinx, so that a test can look for the rows of all pages without it.
 """
 
+import csv
 import re
+from pathlib import Path
+
+
+def markdown(file: Path) -> str:
+    """Text of a page; of a CSV its table."""
+    if file.suffix != ".csv":
+        return file.read_text()
+    with file.open(newline="") as opened:
+        head, *rows = csv.reader(opened)
+    return "\n".join(as_table(head, rows))
 
 
 def chosen_rows(text: str, names: list[str], after: str = "") -> tuple[list[str], list[list[str]]]:

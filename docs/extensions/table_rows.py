@@ -3,22 +3,21 @@
 ``rows`` shows some rows of a table of a page, ``tables`` all tables in the CSV files of a folder.
 """
 
-import csv
 from pathlib import Path
 from typing import ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from page_tables import as_list, as_table, chosen_rows
+from page_tables import as_list, as_table, chosen_rows, markdown
 from repository_links import Repository
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 
 class RowsDirective(SphinxDirective):
-    """Rows of a page's table whose first cells begin with one of the names.
+    """Rows of a table whose first cells begin with one of the names.
 
-    The argument is the path of the page from the root of the repository. ``after`` begins
+    The argument is the path of a page or a CSV from the root of the repository. ``after`` begins
     one line of the page: the first table below it counts. ``list`` gives the cells as a list.
     """
 
@@ -33,7 +32,7 @@ class RowsDirective(SphinxDirective):
         self.env.note_dependency(str(file))
         try:
             head, chosen = chosen_rows(
-                file.read_text(), list(self.content), self.options.get("after", "")
+                markdown(file), list(self.content), self.options.get("after", "")
             )
         except ValueError as error:
             raise self.error(f"{file}: {error}") from None
@@ -55,14 +54,8 @@ class TablesDirective(SphinxDirective):
         lines: list[str] = []
         for file in sorted(folder.glob("*/*.csv")):
             self.env.note_dependency(str(file))
-            with file.open(newline="") as opened:
-                head, *rows = csv.reader(opened)
-            lines += [
-                f"**{file.relative_to(folder).with_suffix('')}**",
-                "",
-                *as_table(head, rows),
-                "",
-            ]
+            name = file.relative_to(folder).with_suffix("")
+            lines += [f"**{name}**", "", markdown(file), ""]
         return self.parse_text_to_nodes("\n".join(lines))
 
 
