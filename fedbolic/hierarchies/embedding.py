@@ -14,6 +14,7 @@ from torch import Tensor
 from fedbolic.core import check
 from fedbolic.core.figure import DiscFigure
 from fedbolic.core.near_names import near_names
+from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy
 from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.hierarchies.disc import disc
@@ -21,6 +22,7 @@ from fedbolic.hierarchies.embedding_files import load_embedding, save_embedding
 from fedbolic.hierarchies.embedding_tables import write_csv, write_parquet
 from fedbolic.hierarchies.outward import outward, radii
 from fedbolic.hierarchies.scored_places import ScoredPlaces
+from fedbolic.hierarchies.scores import check_sample, ranking_scores
 from fedbolic.manifolds import ManifoldPlaces, Places
 from fedbolic.search import HyperbolicIndex
 
@@ -198,6 +200,32 @@ class Embedding:
         steps = radii(self.places[child]) - radii(self.places[above])
         return outward(self.place(parent), float(steps.mean()) if len(steps) else 0.0)
 
+    def scores(self, sample: int | None = None, *, seed: int = 0) -> dict[str, float]:
+        """Mean rank and MAP of all ancestors of every node among all nodes, by distance.
+
+        Args:
+            sample: Nodes whose ancestors are ranked, at least 2, drawn at random; ``None`` for all,
+                which takes time with the square of the number of nodes.
+            seed: Seed of the draws.
+
+        Returns:
+            See :func:`~fedbolic.hierarchies.scores.ranking_scores`.
+
+        Raises:
+            ValueError: If the sample is too small, or parents are unknown.
+
+        Example:
+            >>> from fedbolic.data import balanced_tree
+            >>> from fedbolic.hierarchies import TreeLayout
+            >>> tree = balanced_tree(3, 4)
+            >>> Embedding.of(tree, TreeLayout().place(tree)).scores()["map"]
+            1.0
+        """
+        self._require_parents("scores")
+        check_sample(sample)
+        pairs, rng = self.hierarchy.closure().pairs, Rng(seed)
+        return ranking_scores(self._distances, pairs, len(self), rng=rng, sample=sample)
+
     def index(self) -> HyperbolicIndex:
         """An index for many queries; it answers by the numbers of nodes.
 
@@ -288,6 +316,9 @@ class Embedding:
             raise ValueError(f"a disc has two dimensions, and the places have {self.places.dim}")
         c = self.places.manifold.c if isinstance(self.places, ManifoldPlaces) else 1.0
         return disc(self.places.to_lorentz(), self.hierarchy.closure(), c=float(c))
+
+    def _distances(self, nodes: Tensor) -> Tensor:
+        return self.places[nodes].cdist(self.places)
 
     def _above(self, node: int) -> list[int]:
         start, end = self.hierarchy.offsets[node : node + 2].tolist()

@@ -7,6 +7,7 @@ node.
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -30,7 +31,7 @@ from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
 from fedbolic.hierarchies.scored_places import places_of
-from fedbolic.hierarchies.scores import pairs_of, score_distances
+from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler
 from fedbolic.nn.loss.pair_loss import RankingLoss
@@ -93,6 +94,9 @@ class HierarchyEmbedding(GradientMethod):
             or ``both``. The bias of the descendant changes no ranking and no training.
         score: Similarity of two points: minus their ``distance``, or the ``dot`` product of their
             tangents, which needs ``c`` of 0.
+        sample: Nodes whose ancestors are ranked, at least 2, drawn at every evaluation; ``None``
+            for all. The scores are then estimates with errors: see
+            :func:`~fedbolic.hierarchies.scores.ranking_scores`.
 
     Raises:
         ValueError: If a value is outside its range, a client with a table of its own would send
@@ -127,8 +131,10 @@ class HierarchyEmbedding(GradientMethod):
     personal: bool = False
     bias: Bias = "none"
     score: Score = "distance"
+    sample: int | None = None
 
     def __post_init__(self) -> None:
+        check_sample(self.sample)
         _ = self.table  # checks its settings
         check.at_least(1, rounds=self.rounds, max_weight=self.max_weight)
         if self.steps is not None:
@@ -291,7 +297,9 @@ class HierarchyEmbedding(GradientMethod):
             return {}  # there is no global model
         table = self.table
         embedded = table.embed(parameters[TABLE])
-        return score_distances(lambda nodes: table.gaps(embedded, nodes), client)
+        return score_distances(
+            lambda nodes: partial(table.gaps, embedded[nodes]), client, rng=rng, sample=self.sample
+        )
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:

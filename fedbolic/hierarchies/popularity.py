@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core.rng import Rng
@@ -14,7 +15,8 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.hierarchies.scores import pairs_of, score_distances
+from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
+from fedbolic.nn.loss.ranking import RowDistances
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,16 @@ class Popularity(Method):
     .. math:: d(u, v) = -\sum_k |\{w : (w, v) \in P_k\}|
 
     One round; each client sends the number of its pairs with every ancestor.
+
+    Args:
+        sample: Nodes whose ancestors are ranked, at least 2, drawn at every evaluation; ``None``
+            for all.
     """
+
+    sample: int | None = None
+
+    def __post_init__(self) -> None:
+        check_sample(self.sample)
 
     @property
     @override
@@ -60,5 +71,9 @@ class Popularity(Method):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        counts = message["descendants"]
-        return score_distances(lambda nodes: -counts.double().expand(len(nodes), -1), client)
+        counts = message["descendants"].double()
+
+        def among(nodes: Tensor) -> RowDistances:
+            return lambda rows: -counts[nodes].expand(len(rows), -1)
+
+        return score_distances(among, client, rng=rng, sample=self.sample)

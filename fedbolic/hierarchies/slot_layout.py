@@ -25,9 +25,10 @@ from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights, find_no_common
-from fedbolic.hierarchies.scores import pairs_of, score_distances
+from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
 from fedbolic.hierarchies.slots import BOTH, CLOSURE
 from fedbolic.manifolds import PolarPlaces
+from fedbolic.nn.loss.ranking import RowDistances
 
 PlacesMode = Literal["kept_at_home", "published"]
 SlotShares = Literal["equal", "counted"]
@@ -67,6 +68,8 @@ class SlotLayout(Method):
             ancestors from the parent upwards (``both``), which takes larger radii and about half as
             many levels at most.
         noise: Source of the keys of the noise.
+        sample: Nodes whose ancestors are ranked, at least 2, drawn at every evaluation; ``None``
+            for all.
 
     Raises:
         ValueError: If a value is out of range, or one place is to have counted slots.
@@ -90,8 +93,10 @@ class SlotLayout(Method):
     same_names: Literal["two_places", "one_place"] = "two_places"
     objective: Literal["closure", "both"] = "closure"
     noise: SystemKeys = SystemKeys()
+    sample: int | None = None
 
     def __post_init__(self) -> None:
+        check_sample(self.sample)
         check.one_of(get_args(PlacesMode), mode=self.mode)
         check.one_of(get_args(SlotShares), slots=self.slots)
         check.one_of(("two_places", "one_place"), same_names=self.same_names)
@@ -232,7 +237,11 @@ class SlotLayout(Method):
             known = (pairs_of(client).node_counts[rows] > 0).nonzero().flatten()
             rows, places = rows[known], places[known]
         num_nodes = client.meta.num_classes
-        return score_distances(lambda nodes: _between(places, rows, nodes, num_nodes), client)
+
+        def among(nodes: Tensor) -> RowDistances:
+            return lambda at: _between(places, rows, nodes[at], num_nodes)[:, nodes]
+
+        return score_distances(among, client, rng=rng, sample=self.sample)
 
 
 @dataclass(frozen=True)
