@@ -121,8 +121,9 @@ def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[
     )
     roster = Roster(1, everybody, cards)
     party.reply({"stage": "shares", "roster": roster.tree()})
+    common = [keys.Agreement(secret).with_party(roster.cipher_key(client_id)) for secret in ciphers]
     ciphertexts = [bytes(CIPHERTEXT_BYTES) if i == client_id else keys.seal(
-        ciphertext_key(roster, ciphers[i], own=i, sender=i, receiver=client_id), bytes(66))
+        ciphertext_key(roster, common[i], sender=i, receiver=client_id), bytes(66))
         for i in everybody]  # fmt: skip
     rows = to_tensor(b"".join(ciphertexts)).reshape(-1, CIPHERTEXT_BYTES)
     ids = torch.tensor(everybody)

@@ -82,6 +82,15 @@ def reduce_limbs(limbs: Int64[Tensor, "n limbs"], modulus: int) -> Int64[Tensor,
             carry = limb + carry >> LIMB
         top = modulus - 1 >> LIMB * (len(digits) - 1)
         return torch.stack([*digits[:-1], digits[-1] & top], dim=1)
+    if modulus < 2**62 and limbs.shape[1] == 2:
+        low, high = limbs[:, 0] & (1 << LIMB) - 1, limbs[:, 1] + (limbs[:, 0] >> LIMB)
+        quotient = (high * (2.0**LIMB / modulus)).floor()
+        if not len(quotient) or quotient.abs().max() < 2**50:
+            # the quotient is at most one off, so the rest is exact although products wrap around
+            rest = (high << LIMB) + low - quotient.long() * modulus
+            rest = torch.where(rest < 0, rest + modulus, rest)
+            rest = torch.where(rest >= modulus, rest - modulus, rest)
+            return torch.stack([rest & (1 << LIMB) - 1, rest >> LIMB], dim=1)
     residues = [value % modulus for value in from_limbs(limbs)]
     return to_limbs(residues, modulus).to(limbs.device)
 

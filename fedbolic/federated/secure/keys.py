@@ -46,24 +46,39 @@ def agreement_key(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def agree(secret: bytes, public: bytes, *, session: bytes, purpose: bytes) -> bytes:
-    """Shared secret of 32 bytes that only the holders of two private keys can compute.
+class Agreement:
+    """Private key for key agreement, read once for many parties.
 
     Args:
-        secret: Private key of this party.
-        public: Public key of the other party.
+        secret: The private key.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(secret)
+
+    def with_party(self, public: bytes) -> bytes:
+        """Bytes that only the holders of two private keys can compute, for :func:`derive`.
+
+        Args:
+            public: Public key of the other party.
+
+        Raises:
+            AlteredError: If the public key has small order, so that the bytes would not be secret.
+        """
+        try:
+            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise AlteredError(f"a public key gives no secret: {error}") from error
+
+
+def derive(common: bytes, *, session: bytes, purpose: bytes) -> bytes:
+    """Secret of 32 bytes from what two parties share.
+
+    Args:
+        common: Result of :meth:`Agreement.with_party`.
         session: Bytes that identify the session.
         purpose: Use of the result; results for different purposes are independent.
-
-    Raises:
-        AlteredError: If the public key has small order, so that the result would not be secret.
     """
-    try:
-        common = X25519PrivateKey.from_private_bytes(secret).exchange(
-            X25519PublicKey.from_public_bytes(public)
-        )
-    except ValueError as error:
-        raise AlteredError(f"a public key gives no secret: {error}") from error
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=purpose).derive(common)
 
 

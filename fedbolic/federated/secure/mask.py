@@ -1,14 +1,21 @@
 """Masks: long integer vectors from a short secret, and integer vectors as bytes on the wire."""
 
+from collections.abc import Iterable
+
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from jaxtyping import Int64, UInt8
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
+from jaxtyping import Int64, UInt8, UInt64
 from numpy import ndarray
 
 from fedbolic.federated.aggregators.modular import LIMB, num_limbs
 
 SPARE_ROWS = 16
 """Candidates drawn beyond the expected number, so that a second draw is rare."""
+
+_BLOCK = 2**14
+"""Integers of a mask that are added at once."""
+
+_ZEROS = memoryview(bytes(8 * _BLOCK))
 
 
 def expand(seed: bytes, modulus: int, length: int, *, stream: int) -> Int64[ndarray, "n limbs"]:
@@ -28,9 +35,7 @@ def expand(seed: bytes, modulus: int, length: int, *, stream: int) -> Int64[ndar
         array([[2917185654],
                [2419978656]])
     """
-    counter = bytes(8)  # number of the block, which the cipher increments
-    cipher = Cipher(algorithms.ChaCha20(seed, counter + stream.to_bytes(8, "little")), mode=None)
-    keystream = cipher.encryptor()
+    keystream = _keystream(seed, stream)
     width, bits = num_limbs(modulus), (modulus - 1).bit_length()
     found, missing = [], length
     while missing > 0:
@@ -42,6 +47,58 @@ def expand(seed: bytes, modulus: int, length: int, *, stream: int) -> Int64[ndar
         found.append(kept)
         missing -= len(kept)
     return np.concatenate(found) if found else np.empty((0, width), dtype=np.int64)
+
+
+def sum_masks(
+    signed_seeds: Iterable[tuple[int, bytes]], modulus: int, length: int, *, stream: int
+) -> Int64[ndarray, "n limbs"]:
+    """Signed sum of results of :func:`expand`, in 0 .. modulus - 1 or not yet reduced.
+
+    Args:
+        signed_seeds: Pairs of a sign and a seed.
+        modulus: At least 2.
+        length: Number of integers.
+        stream: Number of the stream.
+    """
+    if num_limbs(modulus) > 2 or modulus > 2**63:
+        total = np.zeros((length, num_limbs(modulus)), dtype=np.int64)
+        for sign, seed in signed_seeds:
+            total += sign * expand(seed, modulus, length, stream=stream)
+        return total
+    whole = np.zeros(length, dtype=np.uint64)
+    for sign, seed in signed_seeds:
+        _add_mask(whole, sign, seed, modulus, stream)
+    if num_limbs(modulus) == 1:
+        return whole.view(np.int64)[:, None]
+    return np.ascontiguousarray(whole.astype("<u8").view("<u4").reshape(-1, 2)).astype(np.int64)
+
+
+def _add_mask(
+    whole: UInt64[ndarray, " n"], sign: int, seed: bytes, modulus: int, stream: int
+) -> None:
+    """Add one mask to residues, block by block, so that a block stays in a processor's cache."""
+    width, q = num_limbs(modulus), np.uint64(modulus)
+    low_bits = (1 << (modulus - 1).bit_length()) - 1
+    keystream, done = _keystream(seed, stream), 0
+    while done < len(whole):
+        count = min(len(whole) - done, _BLOCK)
+        words = np.frombuffer(keystream.update(_ZEROS[: 4 * width * count]), dtype=f"<u{4 * width}")
+        drawn = words.astype(np.uint64)
+        drawn &= np.uint64(low_bits)
+        if low_bits >= modulus:
+            large = drawn >= q
+            drawn = drawn[~large] if large.any() else drawn
+        block = whole[done : done + len(drawn)]
+        block += drawn if sign > 0 else q - drawn
+        np.minimum(block, block - q, out=block)  # wraps around, and is then large, below q
+        done += len(drawn)
+
+
+def _keystream(seed: bytes, stream: int) -> CipherContext:
+    """Key stream of ChaCha20."""
+    counter = bytes(8)  # number of the block, which the cipher increments
+    nonce = counter + stream.to_bytes(8, "little")
+    return Cipher(algorithms.ChaCha20(seed, nonce), mode=None).encryptor()
 
 
 def _below(limbs: Int64[ndarray, "n limbs"], modulus: int) -> ndarray:

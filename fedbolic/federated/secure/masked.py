@@ -1,11 +1,10 @@
-"""Sums of masked vectors, and the masks themselves."""
+"""Sums of masked vectors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 from typing_extensions import override
 
@@ -13,9 +12,9 @@ from fedbolic.core import tree
 from fedbolic.core.log import logger
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.modular import num_limbs, reduce_limbs
+from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.secure.keys import KEY_BYTES
-from fedbolic.federated.secure.mask import bytes_of_modulus, expand, unpack
+from fedbolic.federated.secure.mask import bytes_of_modulus, unpack
 from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
@@ -85,24 +84,6 @@ class _Sum:
 
     limbs: Tree = field(default_factory=dict)
     clients: list[int] = field(default_factory=list)
-
-
-def masks(
-    signed_seeds: Iterable[tuple[int, bytes]], modulus: int, length: int, *, stream: int
-) -> Int64[Tensor, "n limbs"]:
-    """Signed sum of masks, not yet reduced modulo ``modulus``.
-
-    Args:
-        signed_seeds: Pairs of a sign and a seed.
-        modulus: Modulus of the sum.
-        length: Number of integers in a mask.
-        stream: Number of the vector among those of a client.
-    """
-    total = torch.zeros(length, num_limbs(modulus), dtype=torch.int64)
-    for sign, seed in signed_seeds:
-        mask = torch.from_numpy(expand(seed, modulus, length, stream=stream))
-        total = total.add_(mask, alpha=sign)
-    return total
 
 
 def pair_sign(client_id: int, other: int) -> int:

@@ -18,7 +18,8 @@ from fedbolic.federated.secure.keys import (
     KEY_BYTES,
     SEAL_BYTES,
     SIGNATURE_BYTES,
-    agree,
+    Agreement,
+    derive,
     new_secret,
     seal,
 )
@@ -135,17 +136,17 @@ class ShareKeys(SecureExchange):
         self.protocol.check(roster, own, client)
         seed = new_secret()
         plaintexts = self._plaintexts(seed, roster, own, client)
-        sealed = self._sealed(plaintexts, roster, to_bytes(own["cipher"]), client.id)
+        sealed, opening = self._sealed(plaintexts, roster, to_bytes(own["cipher"]), client.id)
         content = {
             "commitment": to_tensor(commitment(seed, roster)),
             "ciphertexts": to_tensor(sealed).reshape(-1, self._ciphertext_bytes),
         }
         known = {str(i): to_tensor(roster.identity(i)) for i in roster.members}
-        kept = {
-            **own,
+        kept = {name: leaf for name, leaf in own.items() if name != "cipher"} | {
             "stage": self.stage,
             "known": {**own["known"], **known} if self.protocol.keys is None else {},
             "roster": tree.clone(message["roster"]),
+            "opening": to_tensor(opening).reshape(-1, KEY_BYTES),
             "seed": to_tensor(seed),
             "own_plaintext": to_tensor(plaintexts[client.id]),
         }
@@ -165,18 +166,22 @@ class ShareKeys(SecureExchange):
 
     def _sealed(
         self, plaintexts: dict[int, bytes], roster: Roster, secret: bytes, client_id: int
-    ) -> bytes:
-        """Ciphertexts in the order of members, with zeros in the place of the sender."""
-        sealed = []
-        for receiver, plaintext in plaintexts.items():
-            if receiver == client_id:
+    ) -> tuple[bytes, bytes]:
+        """Ciphertexts in the order of members, and the keys that open theirs to this client.
+
+        Zeros are in the place of the sender. One key agreement serves both directions.
+        """
+        sealed, opening, own = [], [], Agreement(secret)
+        for other, plaintext in plaintexts.items():
+            if other == client_id:
                 sealed.append(bytes(self._ciphertext_bytes))
+                opening.append(bytes(KEY_BYTES))
             else:
-                key = ciphertext_key(
-                    roster, secret, own=client_id, sender=client_id, receiver=receiver
-                )
+                common = own.with_party(roster.cipher_key(other))
+                key = ciphertext_key(roster, common, sender=client_id, receiver=other)
                 sealed.append(seal(key, plaintext))
-        return b"".join(sealed)
+                opening.append(ciphertext_key(roster, common, sender=other, receiver=client_id))
+        return b"".join(sealed), b"".join(opening)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -190,19 +195,19 @@ class ShareKeys(SecureExchange):
         }
 
 
-def ciphertext_key(roster: Roster, secret: bytes, *, own: int, sender: int, receiver: int) -> bytes:
+def ciphertext_key(roster: Roster, common: bytes, *, sender: int, receiver: int) -> bytes:
     """Key of the ciphertexts from one member to another.
+
+    With one key for both directions, the server could return a client its own ciphertext.
 
     Args:
         roster: Roster of this secure sum.
-        secret: Ciphertext private key of one of the two members.
-        own: Id of the owner of ``secret``.
+        common: What the keys for ciphertexts of both agree on.
         sender: Id of the sender.
         receiver: Id of the receiver.
     """
-    other = roster.cipher_key(receiver if own == sender else sender)
     purpose = b"letter" + number(sender) + number(receiver)
-    return agree(secret, other, session=roster.name, purpose=purpose)
+    return derive(common, session=roster.name, purpose=purpose)
 
 
 def commitment(seed: bytes, roster: Roster) -> bytes:
@@ -215,7 +220,7 @@ def commitment(seed: bytes, roster: Roster) -> bytes:
     return hashlib.sha256(b"fedbolic commitment" + roster.name + seed).digest()
 
 
-def mask_seed(roster: Roster, secret: bytes, *, other: int, agreed: bytes) -> bytes:
+def mask_seed(roster: Roster, own: Agreement, *, other: int, agreed: bytes) -> bytes:
     """Seed of the pairwise mask of two members that received the same sharers and the same work.
 
     Masks of members that received different ones do not cancel, and nobody can remove them. All
@@ -223,9 +228,9 @@ def mask_seed(roster: Roster, secret: bytes, *, other: int, agreed: bytes) -> by
 
     Args:
         roster: Roster of this secure sum.
-        secret: Mask private key of one of the two members.
+        own: Private key for masks of one of the two members.
         other: Id of the other member.
         agreed: What both received: the result of :meth:`Roster.among` for the sharers, followed by
             the digest of the broadcast.
     """
-    return agree(secret, roster.mask_key(other), session=agreed, purpose=b"mask")
+    return derive(own.with_party(roster.mask_key(other)), session=agreed, purpose=b"mask")

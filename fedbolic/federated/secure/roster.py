@@ -14,8 +14,8 @@ from fedbolic.core.tree_bytes import tree_digest
 from fedbolic.core.types import Tree
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
+    Agreement,
     AlteredError,
-    agree,
     agreement_key,
     identity,
     is_signed,
@@ -250,9 +250,10 @@ def has_keys(card: bytes) -> bool:
         card: Card as received.
     """
     keys = card[:KEY_BYTES], card[KEY_BYTES : 2 * KEY_BYTES]
+    party = Agreement(new_secret())
     try:
         for key in keys:
-            agree(new_secret(), key, session=b"", purpose=b"")
+            party.with_party(key)
     except AlteredError:
         return False
     return keys[0] != keys[1]

@@ -17,11 +17,11 @@ from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure.exchange import SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues, encode_tree, form_of
-from fedbolic.federated.secure.keys import KEY_BYTES, SIGNATURE_BYTES, unseal
-from fedbolic.federated.secure.mask import pack
-from fedbolic.federated.secure.masked import MaskedSum, masks, pair_sign
+from fedbolic.federated.secure.keys import KEY_BYTES, SIGNATURE_BYTES, Agreement, unseal
+from fedbolic.federated.secure.mask import pack, sum_masks
+from fedbolic.federated.secure.masked import MaskedSum, pair_sign
 from fedbolic.federated.secure.order import place_among
-from fedbolic.federated.secure.preparation import ciphertext_key, mask_seed
+from fedbolic.federated.secure.preparation import mask_seed
 from fedbolic.federated.secure.roster import Roster, ids_tensor, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
@@ -87,7 +87,7 @@ class MaskedInput(SecureExchange):
         content["broadcast"] = to_tensor(broadcast)
         shares = b"".join(each[: 2 * SHARE_BYTES] for each in plaintexts.values())
         # what has served is forgotten, so that nobody finds it in the client state later
-        used = ("cipher", "mask", "seed", "own_plaintext", "own_card")
+        used = ("opening", "mask", "seed", "own_plaintext", "own_card")
         kept = {name: leaf for name, leaf in own.items() if name not in used}
         kept |= {
             "stage": self.stage,
@@ -106,14 +106,12 @@ class MaskedInput(SecureExchange):
         self, ciphertexts: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
     ) -> dict[int, bytes]:
         """Plaintexts from the sharers; a broken seal is an error."""
-        secret, found = to_bytes(own["cipher"]), {}
+        found = {}
         for sender, ciphertext in zip(sharers, ciphertexts, strict=True):
             if sender == client_id:
                 found[sender] = to_bytes(own["own_plaintext"])
             else:
-                key = ciphertext_key(
-                    roster, secret, own=client_id, sender=sender, receiver=client_id
-                )
+                key = to_bytes(own["opening"][roster.index(sender)])
                 found[sender] = unseal(key, to_bytes(ciphertext))
         return found
 
@@ -151,9 +149,9 @@ class MaskedInput(SecureExchange):
             raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")
         summand = aggregator.to_summand(update)
         weight = torch.tensor([update.weight], dtype=torch.float64)
-        secret = to_bytes(own["mask"])
+        mask_key = Agreement(to_bytes(own["mask"]))
         seeds = [
-            (pair_sign(client_id, i), mask_seed(roster, secret, other=i, agreed=agreed))
+            (pair_sign(client_id, i), mask_seed(roster, mask_key, other=i, agreed=agreed))
             for i in sharers
             if i != client_id
         ]
@@ -164,7 +162,7 @@ class MaskedInput(SecureExchange):
         named = {"sums": summand, "weight": {"weight": weight}}
         for stream, (name, code) in enumerate(zip(named, self._codes, strict=True)):
             limbs = encode_tree(named[name], code, len(roster.members))
-            limbs += masks(seeds, code.modulus, len(limbs), stream=stream)
+            limbs += torch.from_numpy(sum_masks(seeds, code.modulus, len(limbs), stream=stream))
             packed = pack(reduce_limbs(limbs, code.modulus).numpy(), code.modulus)
             content[name] = torch.from_numpy(packed)
         return content

@@ -17,8 +17,9 @@ from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.secure.exchange import LASTING, SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import decode_tree
-from fedbolic.federated.secure.keys import agreement_key
-from fedbolic.federated.secure.masked import masks, pair_sign
+from fedbolic.federated.secure.keys import Agreement, agreement_key
+from fedbolic.federated.secure.mask import sum_masks
+from fedbolic.federated.secure.masked import pair_sign
 from fedbolic.federated.secure.preparation import commitment, mask_seed
 from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES, join_shares
@@ -109,8 +110,9 @@ class Unmasking(SecureExchange):
         # self-masks, and their masks with lost sharers, whose own vectors did not arrive.
         seeds = [(1, secrets[i]) for i in survivors]
         for lost in secrets.keys() - set(survivors):
+            mask_key = Agreement(secrets[lost])
             seeds += [
-                (pair_sign(i, lost), mask_seed(roster, secrets[lost], other=i, agreed=agreed))
+                (pair_sign(i, lost), mask_seed(roster, mask_key, other=i, agreed=agreed))
                 for i in survivors
             ]
         aggregator, sums = self.inner.aggregator, {}
@@ -120,7 +122,7 @@ class Unmasking(SecureExchange):
         for stream, (name, code) in enumerate(codes.items()):
             limbs = server_state["total"][name].cpu()
             # two vectors under one key stream would betray their difference
-            mask = masks(seeds, code.modulus, len(limbs), stream=stream)
+            mask = torch.from_numpy(sum_masks(seeds, code.modulus, len(limbs), stream=stream))
             sums[name] = reduce_limbs(limbs - mask, code.modulus)
         weight = codes["weight"].decode(sums["weight"], torch.float64).item()
         device = next((x.device for x in tree.tensors(server_state["inner"]).values()), "cpu")

@@ -17,7 +17,9 @@ from fedbolic.federated import AggregatedUpdate, RunStoppedError, Sequential, Su
 from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.contract.capabilities import Ordered
 from fedbolic.federated.secure import SecureSum, keys
-from fedbolic.federated.secure.masked import masks, pair_sign
+from fedbolic.federated.secure.keys import Agreement
+from fedbolic.federated.secure.mask import sum_masks
+from fedbolic.federated.secure.masked import pair_sign
 from fedbolic.federated.secure.order import place_among
 from fedbolic.federated.secure.preparation import CIPHERTEXT_BYTES, mask_seed
 from fedbolic.federated.secure.roster import Roster, to_bytes
@@ -243,8 +245,10 @@ def sums_of_a_liar():
     modulus, limbs = method.modulus, before.server_state["total"]["sums"]
     broadcast = to_bytes(before.server_state["broadcast"])
     for told in (range(10), range(9)):
-        seed = mask_seed(phase.roster, key, other=3, agreed=phase.roster.among(told) + broadcast)
-        mask = masks([(pair_sign(3, 9), seed)], modulus, len(limbs), stream=0)
+        seed = mask_seed(
+            phase.roster, Agreement(key), other=3, agreed=phase.roster.among(told) + broadcast
+        )
+        mask = torch.from_numpy(sum_masks([(pair_sign(3, 9), seed)], modulus, len(limbs), stream=0))
         total = {**before.server_state["total"], "sums": reduce_limbs(limbs + mask, modulus)}
         fixed = phase._unmasked({**before.server_state, "total": total}, found, phase.roster)
         sums.append(fixed.payload["deep"]["values"].tolist())

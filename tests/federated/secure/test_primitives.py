@@ -19,8 +19,8 @@ from fedbolic.federated.secure.fixed_point import (
     encode_tree,
     form_of,
 )
-from fedbolic.federated.secure.mask import bytes_of_modulus, expand, pack, unpack
-from fedbolic.federated.secure.masked import masks, pair_sign
+from fedbolic.federated.secure.mask import bytes_of_modulus, expand, pack, sum_masks, unpack
+from fedbolic.federated.secure.masked import pair_sign
 from fedbolic.federated.secure.preparation import ciphertext_key, commitment, mask_seed
 from fedbolic.federated.secure.roster import Roster, is_genuine, make_card, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import PRIME, join_shares, split_secret
@@ -118,7 +118,7 @@ def test_packed_numbers_are_unpacked_and_no_longer_than_they_must_be(data, modul
 
 @given(st.data(), moduli)
 def test_limbs_are_reduced_as_integers_are(data, modulus):
-    limb = st.integers(-(2**40), 2**40)
+    limb = st.integers(*data.draw(st.sampled_from([(-(2**40), 2**40), (-(2**61), 2**61)])))
     rows = data.draw(st.lists(st.tuples(*[limb] * num_limbs(modulus)), min_size=1, max_size=5))
     limbs = torch.tensor(rows)
     expected = [sum(x << 32 * i for i, x in enumerate(row)) % modulus for row in rows]
@@ -186,25 +186,43 @@ def test_residues_stay_as_they_are():
 
 def test_masks_of_a_pair_cancel():
     seed, modulus = bytes(range(32)), 2**61 - 1
-    pair = [masks([(pair_sign(a, b), seed)], modulus, 5, stream=0) for a, b in ((1, 4), (4, 1))]
-    assert not (pair[0] + pair[1]).any()
+    pair = [sum_masks([(pair_sign(a, b), seed)], modulus, 5, stream=0) for a, b in ((1, 4), (4, 1))]
+    assert not reduce_limbs(torch.from_numpy(pair[0] + pair[1]), modulus).any()
     assert pair[0].any()
+
+
+@pytest.mark.parametrize("modulus", [*MODULI, 3 * 2**60, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1])
+@pytest.mark.parametrize("length", [0, 1, 2**14 - 1, 2**14 + 3, 40_000])
+def test_a_sum_of_masks_is_that_of_single_masks(modulus, length):
+    seeds = [(sign, bytes([k] * 32)) for k, sign in enumerate((1, -1, -1, 1, -1))]
+    found = torch.from_numpy(sum_masks(seeds, modulus, length, stream=3))
+    rows = [sign * torch.from_numpy(expand(seed, modulus, length, stream=3))
+            for sign, seed in seeds]  # fmt: skip
+    ends = [0, 1, 2**14 - 1, 2**14, length - 1]
+    some = sorted({i for i in ends if 0 <= i < length})
+    expected = [value % modulus for value in from_limbs(sum(rows)[some])]
+    assert [value % modulus for value in from_limbs(found[some])] == expected
+    assert found.shape == (length, num_limbs(modulus))
+
+
+def agree(secret, public, **about):
+    return keys.derive(keys.Agreement(secret).with_party(public), **about)
 
 
 def test_a_pair_agrees_and_nobody_else_does():
     first, second, third = (keys.new_secret() for _ in range(3))
     shown = [keys.agreement_key(secret) for secret in (first, second, third)]
     about = {"session": b"s", "purpose": b"p"}
-    common = keys.agree(first, shown[1], **about)
-    assert common == keys.agree(second, shown[0], **about)
+    common = agree(first, shown[1], **about)
+    assert common == agree(second, shown[0], **about)
     others = [
-        keys.agree(third, shown[0], **about),
-        keys.agree(first, shown[1], session=b"t", purpose=b"p"),
-        keys.agree(first, shown[1], session=b"s", purpose=b"q"),
+        agree(third, shown[0], **about),
+        agree(first, shown[1], session=b"t", purpose=b"p"),
+        agree(first, shown[1], session=b"s", purpose=b"q"),
     ]
     assert common not in others
     with pytest.raises(keys.AlteredError, match="gives no secret"):
-        keys.agree(first, bytes(32), **about)
+        agree(first, bytes(32), **about)
 
 
 def test_ten_thousand_altered_messages_are_found():
@@ -214,10 +232,10 @@ def test_ten_thousand_altered_messages_are_found():
         make_card(4, i, cipher=ciphers[i], mask=mask_keys[i], signer=signers[i]) for i in range(3)
     )
     roster = Roster(4, (0, 1, 2), cards)
-    ciphertext = keys.seal(
-        ciphertext_key(roster, ciphers[0], own=0, sender=0, receiver=1), bytes(range(66))
-    )
-    reading = ciphertext_key(roster, ciphers[1], own=1, sender=0, receiver=1)
+    common = keys.Agreement(ciphers[0]).with_party(roster.cipher_key(1))
+    assert common == keys.Agreement(ciphers[1]).with_party(roster.cipher_key(0))
+    reading = ciphertext_key(roster, common, sender=0, receiver=1)
+    ciphertext = keys.seal(reading, bytes(range(66)))
     assert keys.unseal(reading, ciphertext) == bytes(range(66))
     vector = {"form": "{}", "sums": to_tensor(bytes(range(200))), "weight": to_tensor(bytes(8))}
     signed = roster.signed("sums", 1, vector, signer=signers[1])
@@ -258,13 +276,16 @@ def test_ten_thousand_altered_messages_are_found():
     assert not roster.is_signed("unmasking", 1, signed)
     assert not Roster(5, (0, 1, 2), cards).is_signed("sums", 1, signed)
     assert not roster.is_signed("sums", 1, {**signed, "form": "{ }"})
-    for wrong in ({"own": 1, "sender": 1, "receiver": 0}, {"own": 1, "sender": 2, "receiver": 1}):
+    third = keys.Agreement(ciphers[1]).with_party(roster.cipher_key(2))
+    for wrong, *ends in ((common, 1, 0), (third, 0, 1), (common, 2, 1)):
+        key = ciphertext_key(roster, wrong, sender=ends[0], receiver=ends[1])
         with pytest.raises(keys.AlteredError):
-            keys.unseal(ciphertext_key(roster, ciphers[1], **wrong), ciphertext)
+            keys.unseal(key, ciphertext)
     everybody = roster.among((0, 1, 2))
-    common = mask_seed(roster, mask_keys[0], other=1, agreed=everybody)
-    assert common == mask_seed(roster, mask_keys[1], other=0, agreed=everybody)
-    assert common != mask_seed(roster, mask_keys[1], other=0, agreed=roster.among((0, 1)))
+    own = [keys.Agreement(secret) for secret in mask_keys]
+    common = mask_seed(roster, own[0], other=1, agreed=everybody)
+    assert common == mask_seed(roster, own[1], other=0, agreed=everybody)
+    assert common != mask_seed(roster, own[1], other=0, agreed=roster.among((0, 1)))
 
 
 @given(st.binary(max_size=60))
