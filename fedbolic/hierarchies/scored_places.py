@@ -1,10 +1,10 @@
 """Places of a trained table of nodes, also where scores of pairs are no distances."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Never
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor
 from typing_extensions import override
 
@@ -53,14 +53,6 @@ class ScoredPlaces(Places):
     @override
     def tensors(self) -> dict[str, Tensor]:
         return {"embedded": self.embedded}
-
-    @override
-    def __len__(self) -> int:
-        return len(self.embedded)
-
-    @override
-    def __getitem__(self, rows: Int64[Tensor, " m"]) -> "ScoredPlaces":
-        return replace(self, embedded=self.embedded[rows])
 
     @override
     def dist(self, others: Places) -> Float64[Tensor, " n"]:

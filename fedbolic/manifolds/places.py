@@ -25,11 +25,13 @@ LARGEST_EXPONENT = 300.0
 Kind = TypeVar("Kind", bound="Places")
 
 
+@dataclass(frozen=True, eq=False)
 class Places(ABC):
     """Points of a hyperbolic space by row, of curvature -1 unless a manifold says otherwise.
 
-    A record of tensors. Unlike a table of coordinates on a manifold, places may lie so far out that
-    no float tells them apart in the ball; ``dist`` still does.
+    A record of tensors, each with a row for every point. Unlike a table of coordinates on a
+    manifold, places may lie so far out that no float tells them apart in the ball; ``dist`` still
+    does.
     """
 
     @property
@@ -41,17 +43,17 @@ class Places(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name; with them the class makes the places again."""
 
-    @abstractmethod
     def __len__(self) -> int:
         """The number of points."""
+        return len(next(iter(self.tensors().values())))
 
-    @abstractmethod
-    def __getitem__(self, rows: Int64[Tensor, " m"]) -> "Places":
+    def __getitem__(self: Kind, rows: Int64[Tensor, " m"]) -> Kind:
         """The points of some rows, in their order.
 
         Raises:
             IndexError: If a row does not exist.
         """
+        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
 
     @abstractmethod
     def dist(self, others: "Places") -> Float64[Tensor, " n"]:
@@ -132,14 +134,6 @@ class ManifoldPlaces(Places):
     @override
     def tensors(self) -> dict[str, Tensor]:
         return {"points": self.points}
-
-    @override
-    def __len__(self) -> int:
-        return len(self.points)
-
-    @override
-    def __getitem__(self, rows: Int64[Tensor, " m"]) -> "ManifoldPlaces":
-        return replace(self, points=self.points[rows])
 
     @override
     def dist(self, others: "Places") -> Float64[Tensor, " n"]:

@@ -1,9 +1,9 @@
 """Places in the half-space model by their position and the logarithm of their height."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor
 from typing_extensions import override
 
@@ -68,15 +68,6 @@ class HalfSpacePlaces(Places):
     @override
     def tensors(self) -> dict[str, Tensor]:
         return {"positions": self.positions, "log_heights": self.log_heights}
-
-    @override
-    def __len__(self) -> int:
-        return len(self.log_heights)
-
-    @override
-    def __getitem__(self, rows: Int64[Tensor, " m"]) -> "HalfSpacePlaces":
-        x, log_y = self.positions[rows], self.log_heights[rows]
-        return replace(self, positions=x, log_heights=log_y)
 
     @override
     def dist(self, others: Places) -> Float64[Tensor, " n"]:

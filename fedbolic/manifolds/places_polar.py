@@ -1,7 +1,7 @@
 """Places in the hyperbolic plane by polar coordinates, with the angle as a fixed-point number."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -74,14 +74,6 @@ class PolarPlaces(Places):
     @override
     def tensors(self) -> dict[str, Tensor]:
         return {"turns": self.turns, "radii": self.radii}
-
-    @override
-    def __len__(self) -> int:
-        return len(self.turns)
-
-    @override
-    def __getitem__(self, rows: Int[Tensor, " m"]) -> "PolarPlaces":
-        return replace(self, turns=self.turns[rows], radii=self.radii[rows])
 
     @property
     def angles(self) -> Float64[Tensor, " n"]:
