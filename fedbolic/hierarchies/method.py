@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.core import check
@@ -37,6 +38,9 @@ from fedbolic.nn.loss.negatives import NegativeSampler
 from fedbolic.nn.loss.pair_loss import RankingLoss
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
+
+FEWEST_ROWS = 2048
+"""Least height of a client's table below that of all nodes: shorter ones save no time."""
 
 
 @dataclass(frozen=True)
@@ -179,17 +183,26 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        counts = pairs_of(client).node_counts.clamp(max=self.max_weight)
-        table = message["parameters"][TABLE]
-        parameters = client_state.get("parameters", message["parameters"])
-        optimizer = client_state.get("optimizer") or self.optimizer.init(parameters)
-        rate = self.lr * self.schedule(message["round"], num_steps=self.rounds)
-        local = {"parameters": parameters, "buffers": {}, "optimizer": optimizer}
-        context = {
-            "shared": {"table": table, "rate": rate},
-            "own": {"weights": counts.to(table.dtype)},
+        counts = pairs_of(client).node_counts
+        nodes = counts.nonzero().flatten()
+        table = client_state.get("parameters", message["parameters"])[TABLE]
+        height = max(FEWEST_ROWS, 1 << max(0, len(nodes) - 1).bit_length())
+        if self.personal or self.optimizer_state == "personal" or height >= len(table):
+            at, rows = nodes, table
+        else:  # clients of like size have tables of one height
+            at = torch.arange(len(nodes), device=nodes.device)
+            rows = table[functional.pad(nodes, (0, height - len(nodes)))]
+        parameters = {TABLE: rows}
+        local = {
+            "parameters": parameters,
+            "buffers": {},
+            "optimizer": client_state.get("optimizer") or self.optimizer.init(parameters),
         }
-        return local, context
+        rate = self.lr * self.schedule(message["round"], num_steps=self.rounds)
+        place = torch.full_like(counts, -1).index_copy(0, nodes, at)
+        weights = counts.clamp(max=self.max_weight).to(table.dtype)
+        shared = {"table": message["parameters"][TABLE], "rate": rate}
+        return local, {"shared": shared, "own": {"weights": weights, "place": place}}
 
     @override
     def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
@@ -220,16 +233,19 @@ class HierarchyEmbedding(GradientMethod):
     ) -> tuple[Tensor, Params]:
         negatives = batch["negatives"][: len(batch["x"])]
         unrelated = batch["unrelated"][: len(batch["x"])]
-        points, _ = model(parameters, {}, torch.cat((batch["x"], negatives), dim=-1))
+        rows = _rows(torch.cat((batch["x"], negatives), dim=-1), parameters, context)
+        points = self.table.embed(rows)
         gaps = self.table.gap(points[:, :1], points[:, 1:])
         return RankingLoss()(gaps[:, 0], gaps[:, 1:], mask=unrelated), buffers
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        known = (context["own"]["weights"] > 0).unsqueeze(-1)
-        own = {name: torch.where(known, gradient, 0.0) for name, gradient in gradients.items()}
         parameters, optimizer = self.optimizer.step(
-            local["parameters"], own, local["optimizer"], lr=context["shared"]["rate"], donate=True
+            local["parameters"],
+            gradients,
+            local["optimizer"],
+            lr=context["shared"]["rate"],
+            donate=True,
         )
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
@@ -241,13 +257,15 @@ class HierarchyEmbedding(GradientMethod):
         if self.personal:
             client_state["parameters"] = local["parameters"]
             weights = torch.zeros_like(weights)
-        if self.sends == "table":
-            return Update({"delta": {TABLE: local["parameters"][TABLE] - before}}), client_state
         rows = weights.nonzero().flatten()
+        values = local["parameters"][TABLE][context["own"]["place"][rows]] - before[rows]
+        if self.sends == "table":
+            delta = torch.zeros_like(before).index_copy(0, rows, values)
+            return Update({"delta": {TABLE: delta}}), client_state
         payload = {
             "num_rows": len(before),
             "rows": rows.to(torch.int32),
-            "values": local["parameters"][TABLE][rows] - before[rows],
+            "values": values,
             "weights": weights[rows],
         }
         return Update(payload), client_state
@@ -275,8 +293,9 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        table = self.table
-        return -table.gaps(table.embed(local["parameters"][TABLE]), batch["x"][:, 0])
+        nodes = torch.arange(len(context["shared"]["table"]), device=batch["x"].device)
+        embedded = self.table.embed(_rows(nodes, local["parameters"], context))
+        return -self.table.gaps(embedded, batch["x"][:, 0])
 
     @override
     def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
@@ -308,3 +327,11 @@ class HierarchyEmbedding(GradientMethod):
         table = self.table
         points = table.points(table.embed(server_state["parameters"][TABLE]))
         return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.c)}
+
+
+def _rows(nodes: Tensor, parameters: Params, context: Tree) -> Tensor:
+    """Rows of nodes: those that a client trains, and of all others those of the server."""
+    place = context["own"]["place"][nodes]
+    own = functional.embedding(place.clamp(min=0), parameters[TABLE])
+    others = functional.embedding(nodes, context["shared"]["table"])
+    return torch.where((place >= 0).unsqueeze(-1), own, others)

@@ -81,14 +81,15 @@ class NodeTable:
         """
         return _model(self, num_nodes)
 
-    def embed(self, rows: Float[Tensor, "n numbers"]) -> Float[Tensor, "n coordinates"]:
-        """The output of the model for all rows of a table.
+    def embed(self, rows: Float[Tensor, "*batch numbers"]) -> Float[Tensor, "*batch coordinates"]:
+        """The output of the model for the nodes with some rows.
 
         Args:
-            rows: The table.
+            rows: Rows of a table.
         """
-        nodes = torch.arange(len(rows), device=rows.device)
-        return self.model(len(rows))({TABLE: rows}, {}, nodes)[0]
+        if self.bias == "none":
+            return from_tangent(self.space, rows)
+        return torch.cat((from_tangent(self.space, rows[..., :-1]), rows[..., -1:]), -1)
 
     def points(self, embedded: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch ambient"]:
         """Points of the space, without biases.
@@ -135,17 +136,16 @@ class NodeTable:
 
 @functools.cache
 def _model(table: NodeTable, num_nodes: int) -> Model:
-    kind = HyperbolicEmbedding if table.bias == "none" else _BiasedEmbedding
-    return Model(lambda: kind(table.space, num_nodes, table.dim))
+    return Model(lambda: _Nodes(table, num_nodes))
 
 
-class _BiasedEmbedding(HyperbolicEmbedding):
-    """Table whose last column is a bias, which is appended to the coordinates of a point."""
+class _Nodes(HyperbolicEmbedding):
+    """Table whose last column is a bias, if there is one."""
 
-    def __init__(self, manifold: Lorentz | Poincare, num_embeddings: int, dim: int) -> None:
-        super().__init__(manifold, num_embeddings, dim + 1)
+    def __init__(self, table: NodeTable, num_nodes: int) -> None:
+        super().__init__(table.space, num_nodes, table.dim + (table.bias != "none"))
+        self.table = table
 
     @override
     def forward(self, index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch coordinates"]:
-        rows = functional.embedding(index, self.weight)
-        return torch.cat((from_tangent(self.manifold, rows[..., :-1]), rows[..., -1:]), -1)
+        return self.table.embed(functional.embedding(index, self.weight))

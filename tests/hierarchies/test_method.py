@@ -24,6 +24,8 @@ from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure import SecureSum
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.nn import NegativeSampler
+from fedbolic.optim import SGD
+from fedbolic.testing.compare import flat
 from tests.conformance.hierarchies import gap, local_training
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, assert_same, train
@@ -130,6 +132,68 @@ def test_engines_agree(data):
     assert_engines_agree(METHOD, data.to("cpu", torch.float64))
 
 
+@pytest.fixture
+def with_short_tables(monkeypatch):
+    """Clients that keep the rows of their own nodes alone, as they do of large hierarchies."""
+    monkeypatch.setattr("fedbolic.hierarchies.method.FEWEST_ROWS", 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sends": "table"},
+        {"optimizer": SGD(momentum=0.9), "lr": 0.01},
+        {"c": 0.0, "bias": "ancestor", "steps": 5},
+        {"c": 0.0, "score": "dot", "max_weight": 1},
+    ],
+    ids=str,
+)
+def test_steps_on_own_rows_are_those_on_all_rows(data, request, settings):
+    method = dataclasses.replace(METHOD, **settings)
+    message = method.init(data.meta, RNG)
+    message["parameters"]["weight"] += torch.randn_like(message["parameters"]["weight"])
+    whole = [method.local_update(message, client, {}, RNG) for client in data.clients]
+    request.getfixturevalue("with_short_tables")
+    heights = [len(method.start(message, c, {})[0]["parameters"]["weight"]) for c in data.clients]
+    assert max(heights) < data.meta.num_classes
+    for client, (update, _) in zip(data.clients, whole, strict=True):
+        short, _ = method.local_update(message, client, {}, RNG)
+        assert_same(short.payload, update.payload)
+        assert short.metrics == update.metrics
+
+
+@pytest.mark.parametrize("kept", [{"optimizer_state": "personal"}, {"personal": True}], ids=str)
+def test_a_client_that_keeps_rows_keeps_those_of_all_nodes(data, with_short_tables, kept):
+    method = dataclasses.replace(METHOD, **kept)
+    _, state = method.local_update(sent_down(method, data), data.clients[0], {}, RNG)
+    tables = [x for x in flat(state).values() if isinstance(x, torch.Tensor) and x.ndim == 2]
+    assert tables
+    assert {len(x) for x in tables} == {data.meta.num_classes}
+
+
+def test_engines_agree_on_short_tables(with_short_tables):
+    """Three clients have tables of one height, the fourth has another."""
+    source = PartitionedHierarchy(BalancedTree(2, 4), SubtreesAndAuthority(4))
+    data = source.load(RNG).to("cpu", torch.float64)
+    message = METHOD.init(data.meta, RNG)
+    heights = [len(METHOD.start(message, c, {})[0]["parameters"]["weight"]) for c in data.clients]
+    assert sorted(heights) == [8, 8, 8, 16]
+    assert_engines_agree(METHOD, data)
+
+
+def test_predictions_on_short_tables_are_those_on_whole_ones(data, request):
+    message, batch = sent_down(METHOD, data), {"x": torch.tensor([[3, 1], [5, 2]])}
+
+    def logits():
+        local, context = METHOD.start(message, data.clients[1], {})
+        return METHOD.predict(METHOD.model(data.meta), local, batch, context)
+
+    whole = logits()
+    request.getfixturevalue("with_short_tables")
+    assert torch.equal(logits(), whole)
+
+
 @pytest.mark.parametrize("partition", [Subtrees(3), RandomPairs(3)])
 def test_a_secure_sum_gives_the_same_table_and_hides_the_rows(partition):
     data = dataclasses.replace(SOURCE, partition=partition).load(RNG)
@@ -210,7 +274,8 @@ def test_predictions_are_minus_distances(data):
     message = sent_down(METHOD, data)
     table = message["parameters"]["weight"]
     batch = {"x": torch.tensor([[3, 1], [5, 2]])}
-    logits = METHOD.predict(METHOD.model(data.meta), message, batch, {})
+    local, context = METHOD.start(message, data.clients[0], {})
+    logits = METHOD.predict(METHOD.model(data.meta), local, batch, context)
     for row, u in zip(logits, (3, 5), strict=True):
         others = [v for v in range(len(table)) if v != u]
         expected = torch.stack([gap(METHOD, table[u], table[v]) for v in others])

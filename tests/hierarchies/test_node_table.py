@@ -99,7 +99,8 @@ def test_predictions_and_scores_know_the_bias(data):
     table[:, 1] = -data.holdout.test.hierarchy.depths.float()
     message = {"parameters": {"weight": table}, "round": 0}
     batch = {"x": torch.tensor([[7, 0]])}
-    logits = method.predict(method.model(data.meta), message, batch, {})
+    local, context = method.start(message, data.clients[0], {})
+    logits = method.predict(method.model(data.meta), local, batch, context)
     assert_near(logits[0], table[:, 1], 1e-6)
     scores = method.evaluate(message, data.holdout, {}, RNG)
     flat = dataclasses.replace(method, bias="none").evaluate(
