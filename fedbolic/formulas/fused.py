@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 
@@ -107,6 +108,18 @@ def is_exact(c: Tensor | float) -> bool:
     derivative with respect to the curvature, and in second derivatives.
     """
     return isinstance(c, Tensor) or torch.is_grad_enabled()
+
+
+def is_traced(*tensors: Any) -> bool:
+    """True if values cannot be looked at: in a compiler, and under a transform such as ``vmap``."""
+    return torch.compiler.is_compiling() or any(
+        isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in tensors
+    )
+
+
+def is_nowhere(mask: Tensor) -> bool:
+    """True if a mask is known to be False everywhere, without a wait for a GPU."""
+    return mask.device.type == "cpu" and not is_traced(mask) and not mask.any()
 
 
 def _requires_grad(x: Any) -> bool:

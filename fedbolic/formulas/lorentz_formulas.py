@@ -9,29 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.formulas.analytic import (
     SINH,
-    asinhc,
-    gap_length,
-    length_over_sinh,
-    radial_asinh,
-    radial_sinh,
     sinhc,
 )
-from fedbolic.formulas.fused import Formula, fused
+from fedbolic.formulas.fused import Formula, fused, is_nowhere
 from fedbolic.formulas.numerics import (
     HYPERBOLOID_RADIUS,
     HYPERBOLOID_SQUARE,
     LONGEST_STEP,
     POLAR_FROM,
-    POLAR_TIME,
     dot,
     saturate,
 )
-from fedbolic.formulas.registrar import points, with_kernel
 
 
 class _Read(Formula):
@@ -131,15 +123,17 @@ class _FarGap(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         x, a, y, b, c = inputs
-        q, across, root, lean = _Gap.parts(*inputs)
+        q, across, root, lean = known = _Gap.parts(*inputs)
         far = torch.minimum(a, b) > POLAR_FROM[q.dtype]
+        if is_nowhere(far):  # most of the time is that of the other form
+            return known
         # both branches must be finite everywhere: a NaN in the unused one would reach the gradient
         x, y = torch.where(far, x, 1.0), torch.where(far, y, 1.0)
         s, t = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (x, y))
         gap, to_x, to_y = x - y, x / s, y / t
         # a difference of points of unequal lengths would round the shorter one
-        by_x = _reject(torch.where(s > 2 * t, -y, gap), to_x)
-        by_y = _reject(torch.where(t > 2 * s, -x, -gap), to_y)
+        by_x = reject(torch.where(s > 2 * t, -y, gap), to_x)
+        by_y = reject(torch.where(t > 2 * s, -x, -gap), to_y)
         first = s <= t
         shorter, longer = torch.minimum(s, t), torch.maximum(s, t)
         side = torch.where(first, by_x, by_y)
@@ -155,6 +149,8 @@ class _FarGap(Formula):
     @override
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        if len(parts) == 4:
+            return _Gap.gradient(inputs, parts, *grad_outputs)
         (x, a, y, b, c), (q, by_x, by_y, root, lean), (g,) = inputs, parts, grad_outputs
         half, double, step = g / 2, 2 * q, lean * root
         by_x = half * _with_radial(by_x, double + step / a, x, a, c)
@@ -293,75 +289,6 @@ r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the poi
 """
 
 
-@with_kernel("rows.row_dist", takes=points(2), hyperboloid=True)
-def hyperboloid_dist(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
-    """Distances, of shape ``(..., 1)``; here and below ``c`` has an axis for the coordinates."""
-    known = *hyperboloid_read(x[..., 1:], c, x.dtype), *hyperboloid_read(y[..., 1:], c, y.dtype)
-    return gap_length(hyperboloid_far_gap(*known, c), c)
-
-
-@with_kernel("maps.row_map", takes=points(2), hyperboloid=True, outward=True)
-def hyperboloid_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
-    """The exponential of tangents at points."""
-    (s, time), u = hyperboloid_read(x[..., 1:], c, x.dtype), u[..., 1:]
-    cosh1, ratio = cosh_and_sinhc(tangent_square(s, time, u, c), c)
-    end = torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u)
-    return hyperboloid_point_of(end, c, end.dtype)
-
-
-@with_kernel("radial.radial_map", takes=points(), hyperboloid=True, outward=True)
-def hyperboloid_expmap0(u: Tensor, c: Tensor | float) -> Tensor:
-    """The exponential of tangents at the origin."""
-    return hyperboloid_point_of(radial_sinh(u[..., 1:], c), c, u.dtype)
-
-
-@with_kernel("radial.radial_map", takes=points(), hyperboloid=True, outward=False)
-def hyperboloid_logmap0(y: Tensor, c: Tensor | float) -> Tensor:
-    """The tangents at the origin towards points."""
-    return functional.pad(radial_asinh(hyperboloid_read(y[..., 1:], c, y.dtype)[0], c), (1, 0))
-
-
-@with_kernel("maps.row_map", takes=points(2), hyperboloid=True, outward=False)
-def hyperboloid_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
-    """The tangents at ``x`` towards ``y``."""
-    (x, time_x), (y, time_y) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
-    q = hyperboloid_gap(x, time_x, y, time_y, c)
-    ratio = length_over_sinh(q, c)  # length over the sinh of the length
-    return tangent_at(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x), c)
-
-
-def hyperboloid_log_at_origin(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
-    r"""Space coordinates of the tangent at ``x`` towards ``y`` after its transport to the origin.
-
-    The logarithm at a point far out is as long as the time coordinate :math:`a` of the point, and
-    the transport takes a difference of such numbers. So it is taken from polar coordinates there:
-    with the lengths :math:`s, t` of ``x`` and ``y``, the angle :math:`\theta` between them, the
-    unit vector :math:`e` of ``x`` and the distance :math:`r` in radii,
-
-    .. math:: \frac{\sinh r} r v = y - \frac{1 + 2 c q + b}{1 + a} x
-        = \Bigl(\frac{t^2 - s^2}{t a + b s} - 2 a t \sin^2 \frac \theta 2\Bigr) e
-        + \bigl(y - (e \cdot y) e\bigr)
-    """
-    (x, a), (y, b) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
-    q, gap = hyperboloid_far_gap(x, a, y, b, c), y - x
-    grown = dot(gap, x + y)
-    # both branches must be finite everywhere: a NaN in the unused one would reach the gradient
-    far, turned = a > POLAR_TIME, torch.minimum(a, b) > POLAR_TIME
-    near = gap - c / (1 + a) * (2 * q + grown / (a + b)) * torch.where(far, 0.0, x)
-    far_x, far_y = torch.where(far, x, 1.0), torch.where(turned, y, 1.0)
-    s, t = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (far_x, far_y))
-    e = far_x / s
-    toward = dot(e, y)
-    # a difference of points of unequal lengths would round the shorter one
-    across = _reject(torch.where(s > 2 * t, y, gap), e)
-    sharp = dot(across, across) / (2 * (t + toward.abs()))
-    half = torch.where(toward > 0, sharp, (t - toward) / 2)
-    along = torch.where(turned, grown / (t * a + b * s) - 2 * a * half, a * toward - b * s)
-    toward_y = torch.where(far, torch.addcmul(across, along, e), near)
-    # two factors: the derivative of length over sinh underflows 30 radii out in float32
-    return asinhc(q, c) * (toward_y / (1 + c * q).sqrt())
-
-
 def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | float) -> Tensor:
     r"""A covector at the point ``x`` whose product with ``x`` is known to be ``radial``.
 
@@ -375,7 +302,7 @@ def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | fl
     return torch.addcmul(v, c * a.pow(-2) * (radial - dot(x, v)), x)
 
 
-def _reject(v: Tensor, direction: Tensor) -> Tensor:
+def reject(v: Tensor, direction: Tensor) -> Tensor:
     """The part of ``v`` across a unit vector, projected twice: the first time leaves rounding."""
     for _ in range(2):
         v = torch.addcmul(v, dot(v, direction), direction, value=-1)

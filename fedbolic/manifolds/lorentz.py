@@ -9,6 +9,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.formulas import lorentz_formulas as formulas
+from fedbolic.formulas import lorentz_maps
 from fedbolic.formulas.analytic import (
     asinhc,
     gap_length,
@@ -125,7 +126,7 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
-        return formulas.hyperboloid_dist(x, y, per_point(self.c, x)).squeeze(-1)
+        return lorentz_maps.hyperboloid_dist(x, y, per_point(self.c, x)).squeeze(-1)
 
     @override
     @in_float32
@@ -157,22 +158,22 @@ class Lorentz(Manifold):
     @override
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        return formulas.hyperboloid_expmap(x, u, per_point(self.c, x))
+        return lorentz_maps.hyperboloid_expmap(x, u, per_point(self.c, x))
 
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
-        return formulas.hyperboloid_expmap0(u, per_point(self.c, u))
+        return lorentz_maps.hyperboloid_expmap0(u, per_point(self.c, u))
 
     @override
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
-        return formulas.hyperboloid_logmap(x, y, per_point(self.c, x))
+        return lorentz_maps.hyperboloid_logmap(x, y, per_point(self.c, x))
 
     @override
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
-        return formulas.hyperboloid_logmap0(y, per_point(self.c, y))
+        return lorentz_maps.hyperboloid_logmap0(y, per_point(self.c, y))
 
     @override
     @in_float32

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils.checkpoint import checkpoint
 
 from fedbolic.formulas.analytic import gap_length
+from fedbolic.formulas.fused import is_traced
 from fedbolic.formulas.registrar import points, replaced_by
 from fedbolic.manifolds.manifold import Manifold, Mode
 
@@ -67,7 +67,7 @@ def _takes(space: Manifold, x: Tensor, y: Tensor, pairs: object) -> bool:
 def _auto(space: Manifold, x: Tensor, y: Tensor, pairs: object) -> Tensor:
     """The distances by a matrix product, of which close pairs are computed again."""
     del pairs
-    if _is_traced(x, y, space.c):
+    if is_traced(x, y, space.c):
         return cdist(space, x, y, "mm64" if x.dtype == torch.float32 else "broadcast")
     differentiated = torch.is_grad_enabled() and any(
         isinstance(t, Tensor) and t.requires_grad for t in (x, y, space.c)
@@ -136,12 +136,6 @@ def matrix_curvature(c: Tensor | float, x: Tensor) -> Tensor | float:
             "for one per pair use mode='broadcast' or dist"
         )
     return c.to(x.dtype)
-
-
-def _is_traced(*tensors: object) -> bool:
-    return torch.compiler.is_compiling() or any(
-        isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in tensors
-    )
 
 
 def _with_curvature(space: Manifold, c: Tensor | float) -> Manifold:

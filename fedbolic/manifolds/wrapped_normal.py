@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from typing_extensions import override
 
-from fedbolic.formulas.lorentz_formulas import hyperboloid_log_at_origin
+from fedbolic.formulas.lorentz_maps import hyperboloid_log_at_origin
 from fedbolic.formulas.numerics import in_float32, per_point, square, to_point
 from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import PointTensor, Scalars

@@ -128,3 +128,19 @@ def test_densities_and_gradients_are_right_to_rounding_at_every_radius(c, dim, d
                 # of the change with the logarithm of the argument
                 size, rise = truth.length(at), truth.length(true)
                 assert size * error <= 512 * eps * (1 + size * rise), (x, y, g, true)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
+def test_a_far_pair_changes_no_bit_of_other_pairs(c, dtype):
+    space, far = Lorentz(c), lifted(Lorentz, torch.full((1, 5), 1e12, dtype=dtype))
+    x, y = (lifted(Lorentz, normal(k, 300, 5).to(dtype)) for k in (0, 1))
+
+    def distances_and_slopes(*given):
+        leaves = [t.detach().clone().requires_grad_() for t in given]
+        got = space.dist(*leaves)
+        return [t[:300] for t in (got.detach(), *torch.autograd.grad(got.sum(), leaves))]
+
+    near = distances_and_slopes(x, y)
+    both = distances_and_slopes(*(torch.cat((t, sign * far)) for t, sign in ((x, 1), (y, -1))))
+    assert all(map(torch.equal, near, both))
