@@ -39,8 +39,8 @@ from fedbolic.nn.loss.pair_loss import RankingLoss
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 
-FEWEST_ROWS = 2048
-"""Least height of a client's table below that of all nodes: shorter ones save no time."""
+FEWEST_ROWS = 8192
+"""Least height of a client's table below that of all nodes: shorter ones save little time."""
 
 
 @dataclass(frozen=True)
