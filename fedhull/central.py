@@ -12,7 +12,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
@@ -61,10 +61,7 @@ class Central(Method):
     def traits(self) -> Traits:
         return Traits(learns_from=LabelledSplit)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

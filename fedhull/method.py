@@ -17,7 +17,6 @@ from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData, LabelledSplit
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.capabilities import Ordered
 from fedbolic.federated.contract.traits import Traits
@@ -137,10 +136,7 @@ class FedHull(Ordered):
     def traits(self) -> Traits:
         return Traits(learns_from=LabelledSplit)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()  # of the first exchange
+    aggregator = Sum()  # of the first exchange
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

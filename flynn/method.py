@@ -15,7 +15,6 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.accounting.charges import charge_releases
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
@@ -97,10 +96,7 @@ class FlyNN(Method):
             privacy_unit=None if self.privacy is None else "example",
         )
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @override
     def check_deployed(self, *, summed: int = 1) -> None:

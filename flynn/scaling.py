@@ -13,7 +13,6 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.method import Phase
@@ -166,10 +165,7 @@ class Moments(Phase):
     scaling: ZScores
     num_inputs: int
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @property
     @override

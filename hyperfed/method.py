@@ -99,7 +99,7 @@ class HyperFed(ClassifierMethod):
     prototypes: Literal["fixed", "trained", "own"] = "fixed"
     clip: float | None = 3.1
     mixup: float = 0.0
-    aggregator: Aggregator = MinNorm()  # type: ignore[override]  # likewise
+    aggregator: Aggregator = MinNorm()
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
 
     def __post_init__(self) -> None:

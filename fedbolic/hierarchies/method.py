@@ -169,7 +169,7 @@ class HierarchyEmbedding(GradientMethod):
 
     @property
     @override
-    def aggregator(self) -> Aggregator:
+    def aggregator(self) -> Aggregator:  # type: ignore[override]  # by a setting
         return RowMean() if self.sends == "rows" else Mean()
 
     @override

@@ -10,7 +10,6 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
@@ -42,10 +41,7 @@ class Popularity(Method):
     def traits(self) -> Traits:
         return Traits(learns_from=HierarchySplit)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -19,7 +19,7 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.costs import PureCost
 from fedbolic.federated.accounting.ledger import PrivacyLedger
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.contract.method import Method, NodePlaces, Phase
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys
@@ -126,10 +126,7 @@ class SlotLayout(Method):
             privacy_unit="leaf" if self._is_private else None,
         )
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def check_deployed(self, *, summed: int = 1) -> None:
@@ -255,10 +252,7 @@ class _CountLeaves(Phase):
     def traits(self) -> Traits:
         return dataclasses.replace(self.method.traits, evaluates=False)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def local_update(

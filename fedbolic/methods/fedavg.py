@@ -88,7 +88,7 @@ class FedAvg(ClassifierMethod):
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
     weights: Literal["size", "uniform"] = "size"  # type: ignore[misc]  # a constant of the base
     head: Literal["linear", "simplex"] = "linear"
-    aggregator: Aggregator = Mean()  # type: ignore[override]  # likewise
+    aggregator: Aggregator = Mean()
     fine_tune_fixed: bool = False
 
     def __post_init__(self) -> None:

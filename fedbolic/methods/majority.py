@@ -10,7 +10,6 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, LabelledSplit, Split
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
@@ -32,10 +31,7 @@ class Majority(Method):
     def traits(self) -> Traits:
         return Traits(learns_from=LabelledSplit)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -16,8 +16,6 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.local_training import LocalTraining
@@ -103,11 +101,6 @@ class GraphMethod(GradientMethod):
         return dataclasses.replace(
             super().traits, learns_from=examples_of(self.network), common_features=False
         )
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -15,7 +15,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, GraphSplit
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.updates.update import AggregatedUpdate
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod, examples_of
@@ -111,10 +111,7 @@ class FedGta(GraphMethod):
                 f"{type(self.network).__name__} does not: use a plain graph network"
             )
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

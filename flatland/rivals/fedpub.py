@@ -15,7 +15,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
 from fedbolic.data.graphs.graph import simple_edges
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.model import Model
@@ -171,10 +171,7 @@ class FedPub(GraphMethod):
         super().__post_init__()
         check.not_negative(temperature=self.temperature, sparsity=self.sparsity)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -14,7 +14,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.updates.update import AggregatedUpdate
 from flatland.graphs.graph_method import GraphMethod
 from flatland.rivals.affinities import ClientAffinity, UpdateCosines, minimum_cut
@@ -108,10 +108,7 @@ class Gcfl(GraphMethod):
         check.one_of(("weighted", "uniform"), bounded_mean=self.bounded_mean)
         check.one_of(("split", "all"), forgets=self.forgets)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

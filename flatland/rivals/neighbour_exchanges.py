@@ -10,7 +10,7 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, Graph, GraphSplit
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Phase
 from fedbolic.federated.contract.traits import Traits
@@ -57,10 +57,7 @@ class GeneratorTraining(NeighbourExchange):
 
     is_last: bool
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -149,10 +146,7 @@ class CrossGradients(NeighbourExchange):
     its own, so that all payloads have one form and the server only sums them.
     """
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

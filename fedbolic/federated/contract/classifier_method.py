@@ -12,8 +12,6 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.local_training import LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
@@ -92,11 +90,6 @@ class ClassifierMethod(GradientMethod):
     def traits(self) -> Traits:
         common = self.models != "personal"
         return dataclasses.replace(super().traits, learns_from=LabelledSplit, global_model=common)
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
 
     def weight(self, client: Client) -> float:
         """Weight of a client in the aggregate, as ``weights`` says."""

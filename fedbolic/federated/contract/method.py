@@ -13,6 +13,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, FederatedData, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
@@ -34,15 +35,13 @@ class Method(ABC):
     rounds: int = 1
     """Number of rounds of a run."""
 
+    aggregator: Aggregator = Mean()
+    """Rule that combines the client updates of an exchange; by default their weighted mean."""
+
     @property
     def traits(self) -> Traits:
         """Traits of this method, or of this exchange of it."""
         return Traits()
-
-    @property
-    @abstractmethod
-    def aggregator(self) -> Aggregator:
-        """Aggregator of the client updates of an exchange."""
 
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:

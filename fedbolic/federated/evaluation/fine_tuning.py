@@ -8,7 +8,7 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.batched.stacked_scores import scores_of_stack
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps
@@ -24,10 +24,7 @@ class FineTuningPhase(DelegatedSteps):
         method: Method with the epochs and step size of the fine-tuning.
     """
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:

@@ -15,7 +15,6 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
@@ -172,10 +171,7 @@ class HeadExchange(WrappingMethod):
     place: Callable[[Tree, Tensor], Tree] | None = None
     ends_round: bool = True
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @property
     @override

@@ -91,7 +91,7 @@ class DistributedNoise(WrappingMethod, NoisySummands):
 
     @property
     @override
-    def aggregator(self) -> Aggregator:
+    def aggregator(self) -> Aggregator:  # type: ignore[override]  # by a setting
         return SumModulo(2**self.privacy.bits)
 
     @property

@@ -155,10 +155,7 @@ class SecureExchange(Phase):
     def traits(self) -> Traits:
         return Traits(cohort="same", evaluates=False)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     @abstractmethod

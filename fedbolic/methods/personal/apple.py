@@ -13,7 +13,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.sharing import own_model
 from fedbolic.federated.updates.update import AggregatedUpdate
@@ -76,10 +76,7 @@ class Apple(ClassifierMethod):
         check.not_negative(mu=self.mu)
         check.rate(decay=self.decay)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
+    aggregator = Gather()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -8,7 +8,6 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.sharing import own_model
@@ -65,10 +64,7 @@ class FedMTL(ClassifierMethod):
         super().__post_init__()
         check.not_negative(coupling=self.coupling)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

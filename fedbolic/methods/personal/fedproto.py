@@ -12,7 +12,6 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.sharing import own_model
@@ -78,10 +77,7 @@ class FedProto(ClassifierMethod):
         check.not_negative(prototype_weight=self.prototype_weight)
         check.one_of(("prototypes", "head"), prediction=self.prediction)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
+    aggregator = Sum()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
