@@ -13,11 +13,9 @@ from fedbolic.formulas.numerics import square
 from fedbolic.manifolds import Lorentz
 from flatland.graphs.blocks import Mixing
 from flatland.graphs.model import (
-    Activation,
+    ConvolutionalNetwork,
     Flat,
-    GraphNetwork,
     LorentzNetwork,
-    check_layers,
     per_client,
     time_of,
     widths_of,
@@ -31,7 +29,7 @@ FLAT_FRAMES: Sharing = {"head.frame": "personal", "*": "shared"}
 
 
 @dataclass(frozen=True)
-class Frame(GraphNetwork):
+class Frame(ConvolutionalNetwork):
     r"""Convolutions of ``LorentzGCN``, a Lorentz boost, and distances to class prototypes.
 
     .. math::
@@ -47,20 +45,11 @@ class Frame(GraphNetwork):
     This variant of FlatLand is not in the paper; ``Twin`` is its Euclidean counterpart.
 
     Args:
-        widths: Output width of each convolution, at least one.
-        dropout: Dropout probability after each convolution, in [0, 1).
-        activation: Activation after each convolution.
         centred: Subtract the origin's time coordinate from the layers' time input, which then
             vanishes in the flat limit.
     """
 
-    widths: tuple[int, ...] = (128, 128)
-    dropout: float = 0.5
-    activation: Activation = "relu"
     centred: bool = False
-
-    def __post_init__(self) -> None:
-        check_layers(self.widths, self.dropout)
 
     @override
     def build(self, meta: Meta) -> nn.Module:
@@ -70,7 +59,7 @@ class Frame(GraphNetwork):
 
 
 @dataclass(frozen=True)
-class Twin(GraphNetwork):
+class Twin(ConvolutionalNetwork):
     r"""Euclidean counterpart of ``Frame``: convolutions of ``GCN``, a translation, and distances.
 
     .. math:: \text{logit}_k = -|x + w - p_k|^2 + b_k
@@ -79,19 +68,10 @@ class Twin(GraphNetwork):
     the effect of curvature alone; the symmetric weights of a GCN are a second difference.
 
     Args:
-        widths: Output width of each convolution, at least one.
-        dropout: Dropout probability after each convolution, in [0, 1).
-        activation: Activation after each convolution.
         neighbours: Weights of the neighbours, as in ``GCN``.
     """
 
-    widths: tuple[int, ...] = (128, 128)
-    dropout: float = 0.5
-    activation: Activation = "relu"
     neighbours: Mixing = "symmetric"
-
-    def __post_init__(self) -> None:
-        check_layers(self.widths, self.dropout)
 
     @override
     def build(self, meta: Meta) -> nn.Module:

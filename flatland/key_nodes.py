@@ -15,11 +15,10 @@ from fedbolic.manifolds import Lorentz
 from flatland.graphs.blocks import GraphBlock, Sparse
 from flatland.graphs.model import (
     Activation,
-    GraphNetwork,
+    ConvolutionalNetwork,
     LorentzNetwork,
     SpaceTimeLinear,
     centroids,
-    check_layers,
     lifted,
     time_of,
     widths_of,
@@ -31,7 +30,7 @@ ONE_SPACE: Sharing = {"curvature.*": "fixed", "*": "shared"}
 
 
 @dataclass(frozen=True)
-class KeyNodeGCN(GraphNetwork):
+class KeyNodeGCN(ConvolutionalNetwork):
     r"""``LorentzGCN`` in which only key nodes send messages, for FedHGCN.
 
     .. math:: \mathrm{score}_i = d(x_i, z_i), \qquad
@@ -50,9 +49,6 @@ class KeyNodeGCN(GraphNetwork):
     which is then federated averaging in one space.
 
     Args:
-        widths: Output width of each convolution, at least one.
-        dropout: Dropout probability after each convolution, in [0, 1).
-        activation: Activation after each convolution.
         share: Share of the nodes that send messages, in [0, 1]; 1 gives ``LorentzGCN``.
 
     Raises:
@@ -67,13 +63,10 @@ class KeyNodeGCN(GraphNetwork):
         (128, 128)
     """
 
-    widths: tuple[int, ...] = (128, 128)
-    dropout: float = 0.5
-    activation: Activation = "relu"
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        check_layers(self.widths, self.dropout)
+        super().__post_init__()
         check.rate(share=self.share)
 
     @override
@@ -87,10 +80,7 @@ class KeyNodeNetwork(LorentzNetwork):
     """Graph convolutions in a Lorentz space that gather from key nodes alone.
 
     Args:
-        widths: Width of the inputs, then of each convolution.
         head: Module from time and space coordinates of one point per node to logits.
-        dropout: Dropout probability after each convolution, in [0, 1).
-        activation: Activation after each convolution.
         share: Share of the nodes of a client that send messages, in [0, 1].
     """
 

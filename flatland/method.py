@@ -61,15 +61,8 @@ class FlatLand(GraphMethod):
     the client between rounds, as in FED-PUB's code.
 
     Args:
-        network: Graph network from a block of graphs to logits.
-        rounds: Communication rounds, at least 1.
-        local: Local epochs; each step uses the whole graph, whatever the batch size.
-        lr: Local step size, above 0.
-        optimizer: Local optimiser, without weight decay; each client keeps its state between
-            rounds.
         weight_decay: Coefficient of L2 regularisation in the gradient, at least 0; not applied to
             the curvature.
-        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         curvature: Estimator of a client's initial curvature, unused if the curvature is shared. The
             estimate of ``PrivateForman`` is recorded instead of the trained curvature.
         curvature_rate: The curvature's step size over ``lr``, above 0.
@@ -77,7 +70,6 @@ class FlatLand(GraphMethod):
             It has no effect if a round is one step.
         personal_proximal: Coefficient, at least 0, of a proximal term between personal parameters,
             except the curvature, and their mean over clients. If it is 0, nothing more is sent.
-        weights: Weight of a client in the mean: ``size`` (training nodes) or ``uniform``.
 
     Raises:
         ValueError: If a value is outside its range.

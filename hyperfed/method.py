@@ -66,8 +66,6 @@ class HyperFed(ClassifierMethod):
     Args:
         backbone: Network from inputs to features; their width is the dimension of the ball.
         rounds: Communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, re-initialized each round.
         objective: Local loss.
         slope: The prototypes' distance from the origin over the ball's radius, in (0, 1).

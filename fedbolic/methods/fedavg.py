@@ -49,10 +49,6 @@ class FedAvg(ClassifierMethod):
     table that keeps batch norms personal FedBN.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
         sharing: Kind of every parameter and buffer, ``shared``, ``personal`` or ``fixed``, by
             pattern of its name. The first match wins, and unused patterns are refused.

@@ -28,10 +28,6 @@ class FedDyn(ClassifierMethod):
     with a cohort C out of K clients; the minimum is approximated by local gradient steps.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         alpha: Weight of the regularizer, above 0.
 
     Raises:

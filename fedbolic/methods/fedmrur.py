@@ -44,10 +44,6 @@ class FedMRUR(ClassifierMethod):
     deltas. Local steps are those of ``optimizer``.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
         mu: Weight of the squared distance, at least 0.
         c: Minus the sectional curvature of the hyperboloid, above 0.

@@ -33,10 +33,6 @@ class FedNova(ClassifierMethod):
     experiments and of the authors' code.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         momentum: Momentum rho of the local steps, in [0, 1), reset every round.
 
     Raises:

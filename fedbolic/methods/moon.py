@@ -33,10 +33,6 @@ class Moon(ClassifierMethod):
     their backbones; here it is part of the backbone.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
         mu: Weight of the contrastive term, at least 0; 0 is FedAvg.
         temperature: Temperature tau of the contrastive term, above 0.

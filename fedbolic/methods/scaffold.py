@@ -29,9 +29,6 @@ class Scaffold(ClassifierMethod):
     with S local steps, a cohort C out of K clients, and uniform weights as in the paper.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
         lr: Local step size eta, above 0; local steps are plain gradient descent.
         server_lr: Server step size eta_g, above 0.
 

@@ -39,8 +39,6 @@ class SphereFed(ClassifierMethod):
         backbone: Network from inputs to features.
         rounds: Number of communication rounds including the round of the closed-form head, at
             least 1, or 2 with ``closed_form_head``.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
         closed_form_head: Whether the last round solves for the head in closed form.
         ridge: Regularization added to the diagonal of Z'Z, relative to its mean, above 0.

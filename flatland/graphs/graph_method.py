@@ -59,7 +59,8 @@ class GraphMethod(GradientMethod):
         rounds: Communication rounds, at least 1.
         local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size, above 0.
-        optimizer: Local optimiser, without weight decay.
+        optimizer: Local optimiser, without weight decay; each client keeps its state between
+            rounds.
         weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
         sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         proximal: Coefficient of the proximal term, at least 0.

@@ -49,15 +49,35 @@ class GraphNetwork(ABC):
 
 
 @dataclass(frozen=True)
-class GCN(GraphNetwork):
-    r"""Euclidean graph convolutions and a linear head.
-
-    .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H M + b))
+class ConvolutionalNetwork(GraphNetwork):
+    """Base of networks with graph convolutions.
 
     Args:
         widths: Output width of each convolution, at least one.
         dropout: Dropout probability after each convolution, in [0, 1).
         activation: Activation after each convolution.
+
+    Raises:
+        ValueError: If there is no convolution, one is empty, or the probability is not in [0, 1).
+    """
+
+    widths: tuple[int, ...] = (128, 128)
+    dropout: float = 0.5
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        check.at_least(1, num_widths=len(self.widths))
+        check.at_least(1, narrowest_width=min(self.widths))
+        check.rate(below_one=True, dropout=self.dropout)
+
+
+@dataclass(frozen=True)
+class GCN(ConvolutionalNetwork):
+    r"""Euclidean graph convolutions and a linear head.
+
+    .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H M + b))
+
+    Args:
         neighbours: ``symmetric`` for the weights above, ``mean`` for :math:`D^{-1} (A + I)`, the
             weights of ``LorentzGCN``.
 
@@ -65,13 +85,7 @@ class GCN(GraphNetwork):
         Kipf and Welling (2017), Eq. (2), arXiv:1609.02907.
     """
 
-    widths: tuple[int, ...] = (128, 128)
-    dropout: float = 0.5
-    activation: Activation = "relu"
     neighbours: Mixing = "symmetric"
-
-    def __post_init__(self) -> None:
-        check_layers(self.widths, self.dropout)
 
     @override
     def build(self, meta: Meta) -> nn.Module:
@@ -81,7 +95,7 @@ class GCN(GraphNetwork):
 
 
 @dataclass(frozen=True)
-class LorentzGCN(GraphNetwork):
+class LorentzGCN(ConvolutionalNetwork):
     r"""Graph convolutions in the client's Lorentz space and a linear head.
 
     .. math::
@@ -100,22 +114,10 @@ class LorentzGCN(GraphNetwork):
     time coordinate is computed; activation and dropout act on space coordinates, so points stay on
     the hyperboloid.
 
-    Args:
-        widths: Output width of each convolution, at least one.
-        dropout: Dropout probability after each convolution, in [0, 1).
-        activation: Activation after each convolution.
-
     References:
         Liu et al. (2024), Eqs. (2) and (4), FedKDD; Chen et al. (2022), Eq. (10), arXiv:2105.14686,
         for the centroid.
     """
-
-    widths: tuple[int, ...] = (128, 128)
-    dropout: float = 0.5
-    activation: Activation = "relu"
-
-    def __post_init__(self) -> None:
-        check_layers(self.widths, self.dropout)
 
     @override
     def build(self, meta: Meta) -> nn.Module:
@@ -386,14 +388,3 @@ def widths_of(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
             f"nodes need rows of features, got examples of shape {meta.input_shape}: use Graphs"
         )
     return (*meta.input_shape, *widths)
-
-
-def check_layers(widths: tuple[int, ...], dropout: float) -> None:
-    """Check that there is a layer, that no layer is empty, and that the rate is in [0, 1).
-
-    Raises:
-        ValueError: If any of these fails.
-    """
-    check.at_least(1, num_widths=len(widths))
-    check.at_least(1, narrowest_width=min(widths))
-    check.rate(below_one=True, dropout=dropout)

@@ -52,16 +52,8 @@ class FedGnn(GraphMethod):
 
     Args:
         network: Graph network with a table of anonymous neighbours.
-        rounds: Communication rounds, at least 1.
-        local: Local epochs; each step uses the whole graph, whatever the batch size.
-        lr: Local step size, above 0.
-        optimizer: Local optimiser, without weight decay; each client keeps its state between
-            rounds.
-        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
         sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins,
             and the table is ``fixed``.
-        proximal: Coefficient of the proximal term, at least 0.
-        weights: Weight of a client in the mean: ``size`` (training nodes) or ``uniform``.
         clip: Bound :math:`\delta` on the absolute value of every number of a delta, above 0;
             ``None`` for no bound.
         noise: Scale :math:`\lambda` of the noise, relative to the delta, at least 0.

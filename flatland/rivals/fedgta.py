@@ -60,15 +60,6 @@ class FedGta(GraphMethod):
     confidence above 0.
 
     Args:
-        network: Graph network from a block of graphs to logits of nodes.
-        rounds: Communication rounds, at least 1.
-        local: Local epochs; each step uses the whole graph, whatever the batch size.
-        lr: Local step size, above 0.
-        optimizer: Local optimiser, without weight decay; each client keeps its state between
-            rounds.
-        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
-        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        proximal: Coefficient of the proximal term, at least 0.
         steps: Number k of steps of the propagation, at least 0.
         teleport: Weight :math:`\alpha` of the initial soft labels, in [0, 1].
         temperature: Divisor of the propagated labels in the confidence's softmax, above 0.

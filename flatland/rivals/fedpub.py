@@ -22,12 +22,10 @@ from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import (
-    Activation,
+    ConvolutionalNetwork,
     Flat,
     FlatHead,
-    GraphNetwork,
     SpaceLinear,
-    check_layers,
     widths_of,
 )
 from flatland.rivals.personal_means import network_of, with_means, without_means
@@ -40,7 +38,7 @@ BLOCKS, BLOCK_SIZE, RATE = 5, 100, 0.1
 
 
 @dataclass(frozen=True)
-class MaskedGCN(GraphNetwork):
+class MaskedGCN(ConvolutionalNetwork):
     r"""``GCN`` with a trainable mask that multiplies each weight matrix elementwise.
 
     .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H (M \odot \mu) + b))
@@ -49,22 +47,16 @@ class MaskedGCN(GraphNetwork):
     are treated as 0.
 
     Args:
-        widths: Output width of each convolution, at least one.
-        dropout: Dropout probability after each convolution, in [0, 1).
-        activation: Activation after each convolution.
         threshold: Least absolute value of a mask entry in evaluation mode, at least 0.
 
     References:
         Baek et al. (2023), arXiv:2206.10206.
     """
 
-    widths: tuple[int, ...] = (128, 128)
-    dropout: float = 0.5
-    activation: Activation = "relu"
     threshold: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_layers(self.widths, self.dropout)
+        super().__post_init__()
         check.not_negative(threshold=self.threshold)
 
     @override
@@ -138,14 +130,6 @@ class FedPub(GraphMethod):
 
     Args:
         network: Masked graph network.
-        rounds: Communication rounds, at least 1.
-        local: Local epochs; each step uses the whole graph, whatever the batch size.
-        lr: Local step size, above 0.
-        optimizer: Local optimiser, without weight decay; each client keeps its state between
-            rounds.
-        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
-        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        proximal: Coefficient of the proximal term, at least 0.
         temperature: The paper's tau, at least 0; 0 gives all clients the same mean, and 3 is the
             value of the authors' script for Cora.
         sparsity: Coefficient lambda 1 of the masks' L1 norm, at least 0.

@@ -50,14 +50,10 @@ class FedSagePlus(GraphMethod):
     Args:
         network: Euclidean graph network.
         rounds: Communication rounds of the classifier, at least 1.
-        local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size of the classifier, above 0.
         optimizer: Local optimiser, without weight decay.
         weight_decay: Coefficient of L2 regularisation in the gradient, at least 0; not applied to
             the generators.
-        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        proximal: Coefficient of the proximal term, at least 0.
-        weights: Weight of a client in the mean: ``size`` (training nodes) or ``uniform``.
         generator: Generator of neighbours and its training.
 
     Raises:

@@ -57,16 +57,6 @@ class Gcfl(GraphMethod):
     gradient's norm is that of a client's last step in the round.
 
     Args:
-        network: Graph network from a block of graphs to logits.
-        rounds: Communication rounds, at least 1.
-        local: Local epochs; each step uses the whole graph, whatever the batch size.
-        lr: Local step size, above 0.
-        optimizer: Local optimiser, without weight decay; each client keeps its state between
-            rounds.
-        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
-        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        proximal: Coefficient of the proximal term, at least 0.
-        weights: Weight of a client in the mean: ``size`` (training nodes) or ``uniform``.
         affinity: Affinity of the clients of a cluster.
         mean_bound: Bound :math:`\epsilon_1` on the norm of the mean update, above 0.
         largest_bound: Bound :math:`\epsilon_2` on the norm of the largest update, at least 0.

@@ -49,9 +49,6 @@ class GeneratorTraining(NeighbourExchange):
     generator.
 
     Args:
-        generator: Settings of the generators.
-        network: Classifier with which a generator is trained.
-        optimizer: Local optimiser.
         is_last: Whether this is the last exchange before the first round.
     """
 

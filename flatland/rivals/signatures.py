@@ -14,12 +14,10 @@ from fedbolic.data import Graph
 from fedbolic.data.graphs.graph import simple_edges
 from flatland.graphs.blocks import Sparse, block_diagonal
 from flatland.graphs.model import (
-    Activation,
+    ConvolutionalNetwork,
     Flat,
     FlatHead,
-    GraphNetwork,
     SpaceLinear,
-    check_layers,
     widths_of,
 )
 from flatland.graphs.weak_cache import WeakCache, derived
@@ -29,7 +27,7 @@ NEIGHBOUR_TABLE = "body.0.table"
 
 
 @dataclass(frozen=True)
-class ExpandedGCN(GraphNetwork):
+class ExpandedGCN(ConvolutionalNetwork):
     r"""``GCN`` on a graph with one anonymous node for every bucket of signatures.
 
     .. math:: H_1 = \mathrm{drop}\Bigl(\sigma\Bigl(D^{-1/2} (A + I) D^{-1/2}
@@ -39,20 +37,14 @@ class ExpandedGCN(GraphNetwork):
     of other clients' nodes, not features. They are not trained.
 
     Args:
-        widths: Output width of each convolution, at least one.
-        dropout: Dropout probability after each convolution, in [0, 1).
-        activation: Activation after each convolution.
         bits: Number of bits of a signature, at least 1 and at most 16; there are ``2 ** bits``
             buckets.
     """
 
-    widths: tuple[int, ...] = (128, 128)
-    dropout: float = 0.5
-    activation: Activation = "relu"
     bits: int = 8
 
     def __post_init__(self) -> None:
-        check_layers(self.widths, self.dropout)
+        super().__post_init__()
         if not 1 <= self.bits <= 16:
             raise ValueError(f"a signature has 1 to 16 bits, got bits={self.bits}")
 

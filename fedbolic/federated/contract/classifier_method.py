@@ -51,8 +51,8 @@ class ClassifierMethod(GradientMethod):
     ``delta`` and ``buffers``.
 
     Args:
-        backbone: The network from inputs to features; a linear head follows.
-        rounds: Communication rounds, at least 1.
+        backbone: Network from inputs to features; a linear head follows.
+        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size.
         lr: Local step size, above 0.
 

@@ -37,8 +37,6 @@ class Apfl(ClassifierMethod):
     server's test set with the global model. The training loss is the sum over w and the mixture.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size, for both models.
         lr: Local step size eta, above 0; local steps are plain gradient descent.
         mixing: Initial weight alpha of the local model, in [0, 1].

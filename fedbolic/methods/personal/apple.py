@@ -44,9 +44,6 @@ class Apple(ClassifierMethod):
     the clients, which are scored with their combinations.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
         lr: Local step size of the core model, above 0.
         relations_lr: Local step size of the coefficients, above 0.
         mu: Weight of the penalty, at least 0.

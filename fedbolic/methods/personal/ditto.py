@@ -27,10 +27,7 @@ class Ditto(ClassifierMethod):
     server's test set with the global one. The training loss is the sum over both models.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size, for both models.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
         personal_proximal: Weight of the personal model's proximal term, the paper's lambda, at
             least 0; 0 trains the personal model on local data alone.

@@ -35,10 +35,6 @@ class FedMTL(ClassifierMethod):
     and the method is local training.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
         coupling: Weight lambda of the penalty, at least 0; 0 is local training.
 

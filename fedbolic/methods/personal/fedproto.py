@@ -45,10 +45,6 @@ class FedProto(ClassifierMethod):
     averages the features that occur during the last epoch.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
         prototype_weight: Weight lambda of the distance to the prototype, at least 0.
         prediction: Class of the nearest global prototype, as in the paper's Eq. (4), or class of

@@ -30,7 +30,6 @@ class FedRep(ClassifierMethod):
 
     Args:
         backbone: Network from inputs to features, the body; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size, of the head and the body together.
         lr: Local step size, above 0; local steps are plain gradient descent.
         head_share: Share of the local steps that train the head, in (0, 1). With 5 epochs, 0.8 are

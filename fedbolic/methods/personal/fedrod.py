@@ -37,9 +37,6 @@ class FedRoD(ClassifierMethod):
 
     Args:
         backbone: Network from inputs to features; both heads are linear.
-        rounds: Number of communication rounds, at least 1.
-        local: Local epochs and batch size.
-        lr: Local step size, above 0.
         optimizer: Local optimiser, reset every round.
 
     Raises:

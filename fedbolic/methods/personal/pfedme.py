@@ -32,8 +32,6 @@ class PFedMe(ClassifierMethod):
     Only the personal model sees examples, so its buffers are those that are averaged.
 
     Args:
-        backbone: Network from inputs to features; a linear head follows.
-        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size; ``repeats`` is the paper's K.
         lr: Step size eta of the local model, above 0.
         personal_lr: Step size of the personal model, above 0.
