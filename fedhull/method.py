@@ -18,7 +18,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData, LabelledSplit
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.contract.capabilities import Ordered
+from fedbolic.federated.contract.capabilities import Ordered, Reporting
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
@@ -34,7 +34,7 @@ from fedhull.vote import CoreVotes, VotedCore
 
 
 @dataclass(frozen=True)
-class FedHull(Ordered):
+class FedHull(Ordered, Reporting):
     r"""Federated SVM in the Poincare ball, trained on quantised convex hulls of clients' classes.
 
     This is FLP of the paper; with a Euclidean ``boundary``, FLE.

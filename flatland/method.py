@@ -17,6 +17,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.sharing import Sharing, select_kind
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import check_keys, warn_of_keys
@@ -38,7 +39,7 @@ SHARING: Sharing = {"*.time": "personal", "curvature.*": "personal", "*": "share
 
 
 @dataclass(frozen=True)
-class FlatLand(GraphMethod):
+class FlatLand(GraphMethod, Reporting):
     r"""Personalised graph networks with shared space parameters and private time parameters.
 
     .. math::

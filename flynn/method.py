@@ -16,6 +16,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys, warn_of_keys
@@ -31,7 +32,7 @@ from flynn.scaling import Moments, Scaling, ZScores
 
 
 @dataclass(frozen=True)
-class FlyNN(Method):
+class FlyNN(Reporting):
     r"""Nearest-neighbour classification with one Fly Bloom filter per class, exact in one round.
 
     .. math:: \hat y(x) = \arg\min_l \sum_{i : h(x)[i] = 1} \gamma^{c_l[i]}, \qquad

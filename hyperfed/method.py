@@ -21,6 +21,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
+from fedbolic.federated.contract.capabilities import FixedTargets, Reporting
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.traits import Traits
@@ -47,7 +48,7 @@ CLIPPED = "clipped"
 
 
 @dataclass(frozen=True)
-class HyperFed(ClassifierMethod):
+class HyperFed(ClassifierMethod, Reporting, FixedTargets):
     r"""Hyperbolic prototype learning with consistent aggregation of client updates.
 
     .. math:: \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \Delta^*, \quad

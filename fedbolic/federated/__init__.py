@@ -13,6 +13,7 @@ from fedbolic.federated.aggregators.trimmed_mean import TrimmedMean
 from fedbolic.federated.attacks.alie import ALIE
 from fedbolic.federated.attacks.attack import Attack, GaussianNoise, SignFlip
 from fedbolic.federated.attacks.attacked import Attacked
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.engine import Engine, Exchange, Failure, RunStoppedError
 from fedbolic.federated.contract.gradient_method import GradientMethod
@@ -78,6 +79,7 @@ __all__ = [
     "Median",
     "Method",
     "MinNorm",
+    "Reporting",
     "RidgeHead",
     "RiemannianLaplace",
     "RowMean",

@@ -16,6 +16,7 @@ from fedbolic.core.rows import Row
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.contract.capabilities import costs_of
 from fedbolic.federated.contract.engine import Engine, Exchange, Remote, RunStoppedError
 from fedbolic.federated.contract.method import Method, refuse_other_data
 from fedbolic.federated.engines.auto import Auto
@@ -325,7 +326,7 @@ class Trainer:
         total: AggregatedUpdate,
     ) -> list[Row]:
         """Rows of the clients' training metrics, and of the aggregation's own numbers."""
-        costs = method.costs(done.server_state) if phase.traits.evaluates else {}
+        costs = costs_of(method, done.server_state) if phase.traits.evaluates else {}
         found = training_metrics(metrics, {*done.counters, *costs})
         rows = self.evaluation.client_rows(done.round + 1, found, reserved=total.metrics)
         own = total.metrics.items()
@@ -336,7 +337,7 @@ class Trainer:
     ) -> tuple[TrainerState, list[Row]]:
         """State after the last exchange of a round, and the round's costs and scores."""
         current, aggregation = done.round + 1, self._aggregation(method, data)
-        counters = done.counters | method.costs(done.server_state)
+        counters = done.counters | costs_of(method, done.server_state)
         rows = [Row(current, None, name, value) for name, value in counters.items()]
         done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
         rows += self.evaluation.rows(

@@ -23,9 +23,9 @@ from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
+from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
-from fedbolic.federated.contract.method import NodePlaces
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
@@ -44,7 +44,7 @@ FEWEST_ROWS = 8192
 
 
 @dataclass(frozen=True)
-class HierarchyEmbedding(GradientMethod):
+class HierarchyEmbedding(GradientMethod, Reporting):
     r"""A common table of hyperbolic embeddings, learnt from pairs that stay at their clients.
 
     .. math::

@@ -20,7 +20,8 @@ from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.costs import PureCost
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.aggregators.aggregator import Gather
-from fedbolic.federated.contract.method import Method, NodePlaces, Phase
+from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
+from fedbolic.federated.contract.method import Method, Phase
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
@@ -38,7 +39,7 @@ MOST_LEAVES = 2**31
 
 
 @dataclass(frozen=True)
-class SlotLayout(Method):
+class SlotLayout(Reporting):
     """Places of all nodes in the hyperbolic plane, by slots that every client finds alone.
 
     All clients know the upper nodes of the hierarchy, and their own number. Every common node keeps

@@ -13,6 +13,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.capabilities import FixedTargets
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps, of_inner
 from fedbolic.federated.evaluation.ridge_head import (
@@ -163,7 +164,7 @@ class ClosedFormHead(DelegatedSteps):
                     "round: use when='end', or replaces with a method that has prototypes"
                 )
             return
-        targets = self.method.class_targets(server_state)
+        targets = self._targets(server_state)
         if targets is None:
             raise ValueError(f"{name} has no fixed vectors of classes: leave replaces out")
         shape, found = (targets.shape[1], width), parameters.get(weight)
@@ -173,6 +174,10 @@ class ClosedFormHead(DelegatedSteps):
                 f"outputs of {self.layer!r} to the vectors of the classes, got {self.replaces!r} "
                 f"with {'none' if found is None else tuple(found.shape)}"
             )
+
+    def _targets(self, server_state: Tree) -> Tensor | None:
+        method = self.method
+        return method.class_targets(server_state) if isinstance(method, FixedTargets) else None
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -191,7 +196,7 @@ class ClosedFormHead(DelegatedSteps):
             return {**server_state, "closed_form": {**progress, "weight": head}}
         parameters, layer = server_state["parameters"], self.replaces or HEAD
         weight, bias = f"{layer}.weight", f"{layer}.bias"
-        targets = self.method.class_targets(server_state)
+        targets = self._targets(server_state)
         if self.replaces is not None and targets is not None:
             head = head @ normalize(targets.to(head))
         if bias in parameters and head.any():

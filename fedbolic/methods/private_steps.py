@@ -19,10 +19,9 @@ from fedbolic.federated.accounting.gaussian import check_delta
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.contract.wrapping_method import WrappingMethod
+from fedbolic.federated.contract.wrapping_method import NestedMethod
 from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
-from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.nn.network.model import Model
@@ -32,7 +31,7 @@ BLOCK_NUMBERS = 2**24
 
 
 @dataclass(frozen=True)
-class PrivateSteps(WrappingMethod):
+class PrivateSteps(NestedMethod):
     r"""FedAvg whose clients take the steps of DP-SGD.
 
     .. math::
@@ -89,6 +88,8 @@ class PrivateSteps(WrappingMethod):
     noise_multiplier: float = 1.0
     clip_norm: float = 1.0
     dp_delta: float = 1e-5
+
+    part, sends_part = "method", True
 
     def __post_init__(self) -> None:
         check.at_least(1, steps=self.steps)
@@ -216,19 +217,6 @@ class PrivateSteps(WrappingMethod):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         inner = self.method.server_update(server_state["method"], total)
         return {**server_state, "method": inner, "round": server_state["round"] + 1}
-
-    @override
-    def evaluate(
-        self, message: Tree, client: Client, client_state: Tree, rng: Rng
-    ) -> dict[str, float]:
-        inner = client_state.get("method", {})
-        return self.method.evaluate(message["method"], client, inner, rng)
-
-    @override
-    def predictor(
-        self, message: Tree, client: Client, client_state: Tree
-    ) -> tuple[Predictor, Tree, Tree] | None:
-        return self.method.predictor(message["method"], client, client_state.get("method", {}))
 
 
 def _marked(batch: Params) -> Params:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from fedbolic.core.rng import Rng
 from fedbolic.data import HierarchySplit, Source
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.method import Method
 from fedbolic.hierarchies import Embedding
 from fedbolic.remote.client_state_store import ClientStateStore
@@ -33,7 +34,9 @@ def kept_embedding(method: Method, source: Source, file: Path) -> Embedding:
             f"the source must be a hierarchy of one client, got {len(clients)} clients: give the "
             "node's own data"
         )
-    found = method.node_places({}, clients[0], ClientStateStore(file).last())
+    kept, found = ClientStateStore(file).last(), None
+    if isinstance(method, Reporting):
+        found = method.node_places({}, clients[0], kept)
     if found is None:
         raise ValueError(f"{file} holds no embedding of {type(method).__name__}")
     nodes, places = found

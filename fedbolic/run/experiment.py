@@ -28,6 +28,7 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.engine import Remote
 from fedbolic.federated.contract.method import OtherDataError
 from fedbolic.federated.contract.server_states import check_server_state
@@ -362,7 +363,8 @@ def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
         stream = job.stream.at("figures")
         with torch.no_grad(), stream.as_torch_global(job.device):
             data = job.data if job.trainer.privacy is None else job.data.without_clients()
-            folder.save_figures(job.method.figures(state.server_state, data))
+            if isinstance(job.method, Reporting):
+                folder.save_figures(job.method.figures(state.server_state, data))
     except OSError as error:
         logger.warning("the figures of %s cannot be saved: %s", folder.path, one_line(error))
     except Exception:

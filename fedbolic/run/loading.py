@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,8 +15,10 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, FederatedData, HierarchySplit
+from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.server_states import check_server_state
+from fedbolic.federated.contract.wrapping_method import predictor_of
 from fedbolic.hierarchies import Embedding
 from fedbolic.run.computing import DTYPES
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
@@ -119,7 +122,7 @@ class _Finished:
         """The trained model and its card."""
         party, names = self._party()
         self._check_state(party)
-        parts = self._ask(self.method.predictor, party)
+        parts = self._ask(partial(predictor_of, self.method), party)
         if parts is None:
             raise SetupError(self._no_model(party))
         source = self.settings["data"]
@@ -151,8 +154,8 @@ class _Finished:
         if party is None:
             raise SetupError(f"the server of {self.folder.path} knows no names: give client=0")
         self._check_state(party)
-        found = self._ask(self.method.node_places, party)
-        if found is None and data.clients and self._ask(self.method.node_places, data.clients[0]):
+        found = self._places(party)
+        if found is None and data.clients and self._places(data.clients[0]):
             raise SetupError(f"{name} has no global embedding: give client=0 for a personal one")
         if found is None:
             raise SetupError(f"{name} embeds no nodes: {self.values}")
@@ -161,6 +164,10 @@ class _Finished:
         embedding = Embedding.of(cast(HierarchySplit, split).hierarchy, places, nodes)
         own = {"num_nodes": len(embedding), "places": type(places).__name__, "dim": places.dim}
         return embedding, self._card(own)
+
+    def _places(self, party: Client) -> NodePlaces | None:
+        method = self.method
+        return self._ask(method.node_places, party) if isinstance(method, Reporting) else None
 
     def _data(self) -> FederatedData:
         return load_data(self.settings).to("cpu", self.dtype)
@@ -213,7 +220,7 @@ class _Finished:
         """True if the clients have models, even if there is no global one."""
         one = Client(0, party.train, party.validation, party.test, party.meta)
         try:
-            return self._ask(self.method.predictor, one) is not None
+            return self._ask(partial(predictor_of, self.method), one) is not None
         except ValueError:  # the model depends on the data of the client
             return True
 

@@ -15,7 +15,7 @@ from fedbolic.data.contract.client import HOLDOUT, Client, Split
 from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.scores.score import Predictor, score
+from fedbolic.federated.scores.score import score
 from fedbolic.federated.updates.update import Update, host_or_scalar
 from fedbolic.nn.functional.clamped import COUNTS, Counter
 from fedbolic.nn.layers.dropout import SEED
@@ -107,13 +107,6 @@ class GradientMethod(Method):
         held = self.scored(message, client, client_state)
         return {} if held is None else score(self, *held, client)
 
-    @override
-    def predictor(
-        self, message: Tree, client: Client, client_state: Tree
-    ) -> tuple[Predictor, Tree, Tree] | None:
-        held = self.scored(message, client, client_state)
-        return None if held is None else (self, *held)
-
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Features of every example, one row each; by default the output of the part ``body``."""
         del context
@@ -130,14 +123,6 @@ class GradientMethod(Method):
             lr: Step size; ``None`` for the method's own.
         """
         del epochs, lr
-        return None
-
-    def class_targets(self, server_state: Tree) -> Tensor | None:
-        """Fixed vectors that the features of the classes are compared with, one row per class.
-
-        By default ``None``: a layer is trained that tells classes apart.
-        """
-        del server_state
         return None
 
     @override

@@ -2,26 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeAlias
 
-from jaxtyping import Int64
-from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
-from fedbolic.data.contract.client import Client, FederatedData, Split
+from fedbolic.data.contract.client import Client, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import LONGEST_PART, find_long_part
-from fedbolic.manifolds import Places
-
-NodePlaces: TypeAlias = tuple[Int64[Tensor, " m"], Places]
-"""Nodes by number, and a place for each of them in the same order."""
 
 
 class Method(ABC):
@@ -122,61 +113,6 @@ class Method(ABC):
         ``<split>/examples`` is the weight of the scores of that split in a mean over clients. A
         method without a global model returns no scores for the server's test set.
         """
-
-    def predictor(
-        self, message: Tree, client: Client, client_state: Tree
-    ) -> tuple[Predictor, Tree, Tree] | None:
-        """Function from inputs to logits that a client is scored with, and its trained values.
-
-        Args:
-            message: Result of :meth:`broadcast` for this client.
-            client: The client with its data, or the server's test set.
-            client_state: State that the client kept; empty for the server's test set.
-
-        Returns:
-            The method that predicts, with ``local`` and ``context`` as the arguments of its
-            ``predict``; ``None`` if there is no such model, which is the default.
-        """
-        del message, client, client_state
-        return None
-
-    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
-        """Embedded nodes of a hierarchy, by number, and their places in the same order.
-
-        :func:`fedbolic.load` names them as the client's hierarchy does. By default ``None``: the
-        method embeds no nodes, or has no common embedding and the client is the server's test set.
-
-        Args:
-            message: Result of :meth:`broadcast` for this client.
-            client: The client with its data, or the server's test set.
-            client_state: State that the client kept; empty for the server's test set.
-        """
-        del message, client, client_state
-        return None
-
-    def costs(self, server_state: Tree) -> dict[str, float]:
-        """Costs of all rounds so far, by names such as ``privacy/epsilon``; by default empty.
-
-        A run records them after every round.
-
-        Args:
-            server_state: Server state after a round.
-        """
-        del server_state
-        return {}
-
-    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        """Figures of the trained model, by names that are valid in file names; by default empty.
-
-        Called once, after the last round and without gradients. A run saves the figures next to its
-        metrics.
-
-        Args:
-            server_state: Server state after the last round.
-            data: Federated data, on the device and in the dtype of the run.
-        """
-        del server_state, data
-        return {}
 
     def phase(self, server_state: Tree) -> "Method":
         """Method of the next exchange; by default this method.

@@ -11,11 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import tree
-from fedbolic.core.figure import Figure
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
-from fedbolic.data.contract.client import Client, FederatedData
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.aggregators.aggregator import Aggregator
@@ -23,15 +22,13 @@ from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.contract.capabilities import NoisySummands
 from fedbolic.federated.contract.engine import RunStoppedError
-from fedbolic.federated.contract.method import NodePlaces
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.contract.wrapping_method import WrappingMethod
+from fedbolic.federated.contract.wrapping_method import NestedMethod
 from fedbolic.federated.noise.draws import SecretStream, SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.noise.lattice import NoisyLattice
 from fedbolic.federated.noise.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
-from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 WARNED_INFLATION = 1.1
@@ -39,7 +36,7 @@ WARNED_INFLATION = 1.1
 
 
 @dataclass(frozen=True)
-class DistributedNoise(WrappingMethod, NoisySummands):
+class DistributedNoise(NestedMethod, NoisySummands):
     r"""Differential privacy of every client by discrete noise of the clients, for secure sums.
 
     .. math::
@@ -88,6 +85,8 @@ class DistributedNoise(WrappingMethod, NoisySummands):
 
     privacy: SumPrivacy
     noise: SystemKeys = SystemKeys()
+
+    sends_part = True
 
     @property
     @override
@@ -144,8 +143,7 @@ class DistributedNoise(WrappingMethod, NoisySummands):
 
     @override
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
-        inner = self.method.admit(server_state["inner"], [1] * len(sizes))
-        return {**server_state, "inner": inner}
+        return super().admit(server_state, [1] * len(sizes))
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -221,26 +219,6 @@ class DistributedNoise(WrappingMethod, NoisySummands):
         form = covered_form(self.method.phase(server_state["inner"]), server_state["inner"])
         _, ledger = self._plan(server_state["num_clients"], form)
         return {"privacy/epsilon": ledger.epsilon(server_state["round"])}
-
-    @override
-    def evaluate(
-        self, message: Tree, client: Client, client_state: Tree, rng: Rng
-    ) -> dict[str, float]:
-        return self.method.evaluate(message["inner"], client, client_state.get("inner", {}), rng)
-
-    @override
-    def predictor(
-        self, message: Tree, client: Client, client_state: Tree
-    ) -> tuple[Predictor, Tree, Tree] | None:
-        return self.method.predictor(message["inner"], client, client_state.get("inner", {}))
-
-    @override
-    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
-        return self.method.node_places(message["inner"], client, client_state.get("inner", {}))
-
-    @override
-    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        return self.method.figures(server_state["inner"], data)
 
 
 def _signs_of(message: Tree) -> Rng:

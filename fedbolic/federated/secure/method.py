@@ -1,23 +1,20 @@
 """Secure aggregation of any method that sums: the server learns the sum of the updates alone."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
-from fedbolic.data.contract.client import Client, FederatedData
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.contract.capabilities import NoisySummands, OneTimeSecrets, Ordered
-from fedbolic.federated.contract.method import Method, NodePlaces
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.contract.wrapping_method import WrappingMethod
-from fedbolic.federated.scores.score import Predictor
+from fedbolic.federated.contract.wrapping_method import NestedMethod
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
 from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
 from fedbolic.federated.secure.roster import Roster
@@ -32,7 +29,7 @@ STAGES: dict[str, type[SecureExchange]] = {
 
 
 @dataclass(frozen=True)
-class SecureSum(WrappingMethod, OneTimeSecrets):
+class SecureSum(NestedMethod, OneTimeSecrets):
     r"""A method with an additive aggregator, whose server sees the sum of a cohort and no summand.
 
     .. math:: y_u = x_u + G(b_u) + \sum_{v > u} G(s_{uv}) - \sum_{v < u} G(s_{uv}) \bmod q
@@ -152,10 +149,6 @@ class SecureSum(WrappingMethod, OneTimeSecrets):
         }
 
     @override
-    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
-        return server_state | {"inner": self.method.admit(server_state["inner"], sizes)}
-
-    @override
     def check_deployed(self, *, summed: int = 1) -> None:
         if self.threshold is None:
             raise ValueError(
@@ -196,30 +189,6 @@ class SecureSum(WrappingMethod, OneTimeSecrets):
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         return self.phase(server_state).server_update(server_state, total)
-
-    @override
-    def evaluate(
-        self, message: Tree, client: Client, client_state: Tree, rng: Rng
-    ) -> dict[str, float]:
-        return self.method.evaluate(message, client, client_state.get("inner", {}), rng)
-
-    @override
-    def predictor(
-        self, message: Tree, client: Client, client_state: Tree
-    ) -> tuple[Predictor, Tree, Tree] | None:
-        return self.method.predictor(message, client, client_state.get("inner", {}))
-
-    @override
-    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
-        return self.method.node_places(message, client, client_state.get("inner", {}))
-
-    @override
-    def costs(self, server_state: Tree) -> dict[str, float]:
-        return self.method.costs(server_state["inner"])
-
-    @override
-    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        return self.method.figures(server_state["inner"], data)
 
 
 def _check_additive(method: Method) -> None:
