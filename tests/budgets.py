@@ -11,7 +11,7 @@ from fedbolic.core.types import Meta
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining, Mean, Sequential
 from fedbolic.federated.contract.engine import Exchange
-from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
+from fedbolic.federated.rounds.fine_tuning import FineTuningPhase
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.methods import Apple, Ditto, FedAvg, FedNova, FedProto, Scaffold, SphereFed
 from fedbolic.nn.network.backbone import MLP, ConvNet

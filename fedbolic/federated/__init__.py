@@ -33,13 +33,13 @@ from fedbolic.federated.engines.devices import Devices
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.workers import Workers
-from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.noise.riemannian_laplace import RiemannianLaplace
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
 from fedbolic.federated.privacy.distributed import DistributedNoise
 from fedbolic.federated.privacy.points import LaplaceMean, TangentMean
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.rounds.cohort import Cohort
+from fedbolic.federated.rounds.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.trainer import Trainer, TrainerState
 from fedbolic.federated.updates.channel import Channel, Clip
 from fedbolic.federated.updates.update import AggregatedUpdate, Update

@@ -21,11 +21,11 @@ from fedbolic.federated.contract.engine import Engine, Exchange, Remote, RunStop
 from fedbolic.federated.contract.method import Method, refuse_other_data
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.evaluation.evaluation import Evaluation, training_metrics
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.rounds.cohort import Cohort
+from fedbolic.federated.rounds.evaluation import Evaluation, training_metrics
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
 from fedbolic.federated.rounds.retry import find_outliers
 from fedbolic.federated.rounds.update_filter import UpdateFilter

@@ -16,7 +16,7 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.capabilities import FixedTargets
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps, of_inner
-from fedbolic.federated.evaluation.ridge_head import (
+from fedbolic.federated.rounds.ridge_head import (
     BODY,
     HeadExchange,
     featured,

@@ -13,7 +13,7 @@ from fedbolic.federated.batched.stacked_batches import stacked_batches
 from fedbolic.federated.batched.stacking import at_rows
 from fedbolic.federated.updates.update import StackedUpdates
 from fedbolic.methods.fedavg import FedAvg
-from fedbolic.methods.personal.fedproto import FedProto
+from fedbolic.methods.fedproto import FedProto
 
 joint(FedAvg.step)(step_by_numbers)
 

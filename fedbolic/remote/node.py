@@ -17,9 +17,9 @@ from fedbolic.federated.contract.capabilities import OneTimeSecrets
 from fedbolic.federated.contract.engine import torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
-from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
-from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.ridge_head import HeadExchange, featured
+from fedbolic.federated.rounds.evaluation import Evaluation, FineTune, RidgeHead
+from fedbolic.federated.rounds.fine_tuning import FineTuningPhase
+from fedbolic.federated.rounds.ridge_head import HeadExchange, featured
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.federated.updates.channel import Channel

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedbolic.federated import Evaluation, FineTune, GradientMethod, RidgeHead, TrainerState
-from fedbolic.federated.evaluation.ridge_head import featured
+from fedbolic.federated.rounds.ridge_head import featured
 from fedbolic.run import experiment
 from fedbolic.run.configuration import build, describe
 from fedbolic.testing import METHOD_LAWS

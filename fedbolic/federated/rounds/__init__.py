@@ -1,1 +1,1 @@
-"""The cohort of an exchange, the filter and the aggregation of its updates, its second attempt."""
+"""Parts of a round: its cohort, the filter and the aggregation of updates, a retry, and scores."""

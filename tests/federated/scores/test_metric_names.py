@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from fedbolic.federated import Cohort, Evaluation, FineTune, RidgeHead, Sequential
-from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
+from fedbolic.federated.rounds.fine_tuning import FineTuningPhase
 from fedbolic.methods import Scaffold
 from flatland import FlatLand, LorentzGCN, PrivateForman
 from tests.federated.simple_method import RNG, SMALL, federation, train

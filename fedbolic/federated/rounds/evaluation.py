@@ -15,8 +15,8 @@ from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.contract.engine import Engine, Exchange, Failure, torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
-from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.ridge_head import BODY, HeadExchange, featured, layer_width
+from fedbolic.federated.rounds.fine_tuning import FineTuningPhase
+from fedbolic.federated.rounds.ridge_head import BODY, HeadExchange, featured, layer_width
 from fedbolic.federated.rounds.update_filter import UpdateFilter, find_update_fault
 from fedbolic.federated.scores.metrics import (
     EXTRA_METRICS,

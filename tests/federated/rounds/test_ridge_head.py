@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 
 from fedbolic.data import Examples
 from fedbolic.federated import Clip, Evaluation, LocalTraining, RidgeHead
-from fedbolic.federated.evaluation.ridge_head import solve_ridge
+from fedbolic.federated.rounds.ridge_head import solve_ridge
 from fedbolic.methods import (
     Apfl,
     Ditto,

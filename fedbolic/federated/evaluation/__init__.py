@@ -1,1 +1,0 @@
-"""Evaluation of the global model and of the clients' models."""
