@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.partition_report import PartitionReport, partition_report
 from benchmarks.protocol import LOCAL, Chosen, choose, tuned
 from benchmarks.script import parser
 from benchmarks.table import head, line, spread
@@ -22,7 +23,6 @@ from fedbolic.report.comparison import paired_differences
 from fedbolic.report.table_rows import TableRow, find
 from fedbolic.run import experiment
 from fedbolic.run.configuration import build
-from flatland.partition import PartitionReport, partition_report
 
 COLUMN = "P-FL client mean %"
 """Column of the published numbers."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from benchmarks.partition_report import graph_of
 from benchmarks.timing import Clock, held_mebibytes
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
@@ -22,7 +23,6 @@ from fedbolic.federated import Evaluation, Method, Trainer
 from fedbolic.run import experiment
 from fedbolic.run.configuration import build
 from flatland import GCN, FedGta, FlatLand
-from flatland.partition import graph_of
 
 CONFIG = Path(__file__).parents[1] / "configs" / "flatland" / "arxiv.yaml"
 

@@ -6,9 +6,9 @@ import networkx
 import pytest
 import torch
 
+from benchmarks.partition_report import clustering, heterogeneity, partition_report
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, Graphs, Metis, Planetoid
-from flatland.partition import clustering, heterogeneity, partition_report
 from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import federation, graph_of
 
