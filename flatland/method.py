@@ -136,12 +136,6 @@ class FlatLand(GraphMethod, Reporting):
         return {"privacy/curvature_epsilon": server_state["curvature_epsilon"]}
 
     @override
-    def begin_optimizer(self, parameters: Params) -> Tree:
-        groups = _groups(parameters).items()
-        with next(iter(parameters.values())).device:  # an empty group has a counter there, too
-            return {kind: self.optimizer.init(group) for kind, group in groups}
-
-    @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         private = isinstance(self.curvature, PrivateForman) and "estimate" not in client_state
         estimated = private and self._estimates(client.meta, message)
@@ -149,7 +143,12 @@ class FlatLand(GraphMethod, Reporting):
             like = client.no_inputs
             drawn = _raw(client.train.graph, self.curvature, like.device, like.dtype)  # released
             client_state = {**client_state, "estimate": drawn}
-        return super().start(message, client, client_state)
+        local, context = self.received(message, client, client_state)
+        if (optimizer := client_state.get("optimizer")) is None:
+            groups = _groups(local["parameters"]).items()
+            with client.no_inputs.device:  # an empty group has a counter there, too
+                optimizer = {kind: self.optimizer.init(group) for kind, group in groups}
+        return {**local, "optimizer": optimizer}, context
 
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

@@ -114,14 +114,10 @@ class GraphMethod(GradientMethod):
         check_patterns(self.sharing, parameters | buffers)
         return {"parameters": shared, "buffers": {}, "seed": seed}
 
-    def begin_optimizer(self, parameters: Params) -> Tree:
-        """State of the optimiser before a client's first step."""
-        return self.optimizer.init(parameters)
-
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = self.received(message, client, client_state)
-        optimizer = client_state.get("optimizer") or self.begin_optimizer(local["parameters"])
+        optimizer = client_state.get("optimizer") or self.optimizer.init(local["parameters"])
         return {**local, "optimizer": optimizer}, context
 
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

@@ -1,5 +1,6 @@
 """Readouts: networks that classify whole graphs, for clients that hold several."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
@@ -90,30 +91,26 @@ def sum_of_vectors(
     return block.pool(x).to(x.dtype)
 
 
-def tangent_mean(
-    s: Float[Tensor, "clients n width"], block: GraphBlock, space: Lorentz
+def pooled_in_tangent_space(
+    pool: Callable[[Tensor, GraphBlock], Tensor],
+    s: Float[Tensor, "clients n width"],
+    block: GraphBlock,
+    space: Lorentz,
 ) -> Float[Tensor, "clients graphs width"]:
-    """Space coordinates of the mean of each graph in the tangent space at the origin.
+    """Space coordinates of the vectors of each graph, pooled in the tangent space at the origin.
 
     Args:
+        pool: :func:`mean_of_vectors` or :func:`sum_of_vectors`.
         s: Space coordinates of the points of the nodes.
         block: Block that gives the graphs of each client.
         space: Lorentz space of the points; its curvature has axes for clients, nodes and width.
     """
-    return _exponential(mean_of_vectors(_logarithm(s, space), block), space)
+    v = pool(asinhc(square(s), space.c) * s, block)  # logarithms without their time 0
+    return lifted(space, root(square(v)))[0] * v
 
 
-def tangent_sum(
-    s: Float[Tensor, "clients n width"], block: GraphBlock, space: Lorentz
-) -> Float[Tensor, "clients graphs width"]:
-    """Space coordinates of the sum of each graph in the tangent space at the origin.
-
-    Args:
-        s: Space coordinates of the points of the nodes.
-        block: Block that gives the graphs of each client.
-        space: Lorentz space of the points; its curvature has axes for clients, nodes and width.
-    """
-    return _exponential(sum_of_vectors(_logarithm(s, space), block), space)
+tangent_mean = functools.partial(pooled_in_tangent_space, mean_of_vectors)
+tangent_sum = functools.partial(pooled_in_tangent_space, sum_of_vectors)
 
 
 def centroid_of_graphs(
@@ -132,15 +129,6 @@ def centroid_of_graphs(
     # n points of the hyperboloid add up to a vector of at least n times their length
     squares = (c * (times.square() - square(sums))).clamp(min=block.graph_sizes.square())
     return (sums / squares.sqrt()).to(s.dtype)
-
-
-def _logarithm(s: Tensor, space: Lorentz) -> Tensor:
-    """Tangent at the origin of the point with space coordinates ``s``, without the time 0."""
-    return asinhc(square(s), space.c) * s
-
-
-def _exponential(v: Tensor, space: Lorentz) -> Tensor:
-    return lifted(space, root(square(v)))[0] * v
 
 
 _POOLINGS: dict[Pooling, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {

@@ -18,10 +18,8 @@ from fedbolic.core import check
 class ClientAffinity(ABC):
     """Non-negative affinity of every two clients of a cluster; a cut separates the least alike."""
 
-    @property
-    @abstractmethod
-    def window(self) -> int:
-        """Number of gradient norms that each client must have sent; 0 if none are needed."""
+    window: int = 0
+    """Number of gradient norms that each client must have sent; 0 if none are needed."""
 
     @abstractmethod
     def matrix(
@@ -50,11 +48,6 @@ class UpdateCosines(ClientAffinity):
         >>> UpdateCosines().matrix(torch.eye(2), torch.zeros(2, 0)).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-
-    @property
-    @override
-    def window(self) -> int:
-        return 0
 
     @override
     def matrix(
@@ -86,11 +79,6 @@ class ShiftedCosines(ClientAffinity):
         [1, 7]
         [4, 4]
     """
-
-    @property
-    @override
-    def window(self) -> int:
-        return 0
 
     @override
     def matrix(
@@ -130,7 +118,7 @@ class GradientNorms(ClientAffinity):
         tensor(True)
     """
 
-    window: int = 10  # type: ignore[override]  # a property of the interface
+    window: int = 10
     standardised: bool = True
 
     def __post_init__(self) -> None:
