@@ -11,10 +11,10 @@ import fedbolic.run.experiment
 from fedbolic.core.figure import DiscFigure
 from fedbolic.federated import RunStoppedError, Sequential
 from fedbolic.federated.contract.engine import Failure
-from fedbolic.methods import FedAvg
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
 from tests.command_line import refused
+from tests.federated.simple_method import Showing
 
 FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
 
@@ -257,7 +257,9 @@ def test_a_sweep_finds_its_base_beside_itself_and_prints_its_table(
 def test_a_sweep_ends_with_its_figures_drawn(fedbolic, config, runs, monkeypatch):
     pytest.importorskip("matplotlib")
     point = DiscFigure(torch.zeros(1, 2), torch.tensor([0]))
-    monkeypatch.setattr(FedAvg, "figures", lambda self, server_state, data: {"origin": point})
+    monkeypatch.setattr(Showing, "figures", lambda self, server_state, data: {"origin": point})
+    showing = "tests.federated.simple_method.Showing"
+    config.write_text(config.read_text().replace("fedbolic.methods.FedAvg", showing))
     sweep = config.with_name("sweep.yaml")
     sweep.write_text("base: tiny.yaml\nseeds: [0, 1]\nrows: {ours: null, none: {method.rounds: 1}}")
     assert fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")[0] == 0

@@ -20,6 +20,7 @@ from fedbolic.federated import (
     Mean,
     Median,
     Method,
+    Reporting,
     Sum,
     Trainer,
     Update,
@@ -296,6 +297,11 @@ class Leg(Method):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         raise AssertionError("the method is scored, not a phase")
+
+
+@dataclass(frozen=True)
+class Showing(FedAvg, Reporting):
+    """FedAvg with figures, which a test sets."""
 
 
 SMALL = FedAvg(MLP((4,)), rounds=3, local=LocalTraining(1, 4), lr=0.2)

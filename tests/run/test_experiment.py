@@ -19,9 +19,11 @@ from fedbolic.run import record
 from fedbolic.run.configuration import SetupError
 from fedbolic.run.experiment import resume, run
 from fedbolic.run.record import RunFolder
+from tests.federated.simple_method import Showing
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))
+SHOWING = Showing(**vars(METHOD))
 
 
 @pytest.fixture(autouse=True)
@@ -276,7 +278,7 @@ def weights(server_state, data):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Give FedAvg figures; return the list of the requested ones, in order."""
+    """Give a method figures; return the list of the requested ones, in order."""
     log = []
 
     def figures(self, server_state, data):
@@ -284,7 +286,7 @@ def asked(monkeypatch):
         log.append(weights(server_state, data))
         return log[-1]
 
-    monkeypatch.setattr(FedAvg, "figures", figures)
+    monkeypatch.setattr(Showing, "figures", figures)
     return log
 
 
@@ -299,7 +301,7 @@ def assert_saved(path, figures):
 
 
 def test_figures_are_of_the_last_round_and_asked_for_once(asked, tmp_path):
-    path = run(METHOD, DATA, runs=tmp_path)
+    path = run(SHOWING, DATA, runs=tmp_path)
     (figures,) = asked
     assert_saved(path, figures)
     assert_saved(path, weights(state_of(path)["server_state"], DATA.load(Rng(0).at("data"))))
@@ -308,9 +310,9 @@ def test_figures_are_of_the_last_round_and_asked_for_once(asked, tmp_path):
 
 
 def test_figures_change_no_measurement(tmp_path, request):
-    without = run(METHOD, DATA, runs=tmp_path, name="without")
+    without = run(SHOWING, DATA, runs=tmp_path, name="without")
     request.getfixturevalue("asked")
-    path = run(METHOD, DATA, runs=tmp_path, name="with")
+    path = run(SHOWING, DATA, runs=tmp_path, name="with")
     assert (path / "metrics.csv").read_bytes() == (without / "metrics.csv").read_bytes()
     assert not (without / "figures").exists()
     assert {file.name for file in path.iterdir()} == {
@@ -320,9 +322,9 @@ def test_figures_change_no_measurement(tmp_path, request):
 
 
 def test_a_run_that_was_stopped_saves_its_figures_when_it_is_resumed(asked, tmp_path):
-    whole = run(METHOD, DATA, runs=tmp_path, name="whole")
+    whole = run(SHOWING, DATA, runs=tmp_path, name="whole")
     with pytest.raises(RaisesError):
-        run(METHOD, DATA, runs=tmp_path, name="cut", callbacks=[Raises()])
+        run(SHOWING, DATA, runs=tmp_path, name="cut", callbacks=[Raises()])
     cut = tmp_path / "cut" / "seed0"
     assert len(asked) == 1
     assert not (cut / "figures").exists()
@@ -345,7 +347,7 @@ def test_a_run_killed_between_its_end_and_its_figures_saves_them_later(
     with monkeypatch.context() as patch:
         patch.setattr(place, name, die)
         with pytest.raises(KeyboardInterrupt):
-            run(METHOD, DATA, runs=tmp_path)
+            run(SHOWING, DATA, runs=tmp_path)
     path = tmp_path / "run" / "seed0"
     assert RunFolder(path).figures() == []
     assert state_of(path)["round"] == 2
@@ -368,9 +370,9 @@ OUTSIDE = functools.partial(DiscFigure, torch.full((1, 2), 9.0), torch.zeros(1).
 def test_figures_that_fail_are_a_warning_and_the_run_is_whole(
     figures, message, tmp_path, monkeypatch, caplog
 ):
-    whole = run(METHOD, DATA, runs=tmp_path, name="whole")
-    monkeypatch.setattr(FedAvg, "figures", figures)
-    path = run(METHOD, DATA, runs=tmp_path, name="failing")
+    whole = run(SHOWING, DATA, runs=tmp_path, name="whole")
+    monkeypatch.setattr(Showing, "figures", figures)
+    path = run(SHOWING, DATA, runs=tmp_path, name="failing")
     (warning,) = caplog.records
     assert warning.levelname == "WARNING"
     assert str(path) in warning.getMessage()
