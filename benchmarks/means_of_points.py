@@ -77,7 +77,7 @@ class MeanOfPoints(HierarchyEmbedding):
 
     @property
     @override
-    def aggregator(self) -> Aggregator:  # type: ignore[override]  # by a setting
+    def aggregator(self) -> Aggregator:
         return PointRows(self.table.space, self.mean)
 
     @override

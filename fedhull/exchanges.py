@@ -162,7 +162,7 @@ class Hulls(HullExchange):
 
     @property
     @override
-    def aggregator(self) -> Aggregator:  # type: ignore[override]  # by a setting
+    def aggregator(self) -> Aggregator:
         return SumModulo(self.modulus)
 
     @property
