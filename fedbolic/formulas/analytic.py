@@ -114,7 +114,7 @@ LENGTH_OVER_SINH = Profile(
 """The ratio of a length to its sinh, as a function of the sinh of half the length: its half."""
 
 
-def curve(profile: Profile) -> Callable[..., Tensor]:
+def curve(profile: Profile) -> type[Formula]:
     """The function ``phi(c q)`` of squared lengths ``q >= 0`` and of the curvature ``c``."""
 
     class Curve(Formula):
@@ -130,12 +130,12 @@ def curve(profile: Profile) -> Callable[..., Tensor]:
             by_q, by_c = profile.gradients(q, c, value)
             return g * by_q, None if by_c is None else g * by_c
 
-    return fused(Curve)
+    return Curve
 
 
-def radial(profile: Profile) -> Callable[..., Tensor]:
+def radial(profile: Profile) -> type[Formula]:
     """The map ``phi(c |v|^2) v`` of vectors ``v`` along the last axis and of the curvature."""
-    factor = curve(profile)
+    factor = fused(curve(profile))
 
     class Radial(Formula):
         @override
@@ -157,7 +157,7 @@ def radial(profile: Profile) -> Callable[..., Tensor]:
             by_v = torch.addcmul(value * g, v, 2 * along * by_q)
             return by_v, None if by_c is None else along * by_c
 
-    return fused(Radial)
+    return Radial
 
 
 def _radii(q: Tensor, c: Tensor | float) -> Tensor:
@@ -166,7 +166,9 @@ def _radii(q: Tensor, c: Tensor | float) -> Tensor:
     return (c * q).clamp(info.tiny, info.max).sqrt()
 
 
-class _GapLength(Formula):
+class GapLength(Formula):
+    """The function :data:`gap_length`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -190,14 +192,15 @@ class _GapLength(Formula):
         return by_q, 2 * g * r * q * ASINH.slope(c * q, *value)
 
 
-gap_length = fused(_GapLength)
+gap_length = fused(GapLength)
 r"""The length ``2 asinh(sqrt(c q)) / sqrt(c)``, where ``c q`` is the squared sinh of half of it.
 
 Its derivative at 0 is finite, so that the gradient of ``dist(x, x)`` is 0.
 """
 
-asinhc, atanhc, sinhc, tanhc = (curve(profile) for profile in (ASINH, ATANH, SINH, TANH))
-length_over_sinh = curve(LENGTH_OVER_SINH)
-radial_asinh, radial_atanh, radial_sinh, radial_tanh = (
-    radial(profile) for profile in (ASINH, ATANH, SINH, TANH)
-)
+LengthOverSinh = curve(LENGTH_OVER_SINH)
+length_over_sinh = fused(LengthOverSinh)
+asinhc, atanhc, sinhc, tanhc = (fused(curve(profile)) for profile in (ASINH, ATANH, SINH, TANH))
+RadialAsinh, RadialAtanh, RadialSinh, RadialTanh = map(radial, (ASINH, ATANH, SINH, TANH))
+radial_asinh, radial_atanh = fused(RadialAsinh), fused(RadialAtanh)
+radial_sinh, radial_tanh = fused(RadialSinh), fused(RadialTanh)

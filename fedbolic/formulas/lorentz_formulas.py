@@ -15,7 +15,7 @@ from fedbolic.formulas.analytic import (
     SINH,
     sinhc,
 )
-from fedbolic.formulas.fused import Formula, fused, is_nowhere
+from fedbolic.formulas.fused import Formula, fused, is_nowhere, spare
 from fedbolic.formulas.numerics import (
     HYPERBOLOID_RADIUS,
     HYPERBOLOID_SQUARE,
@@ -26,7 +26,9 @@ from fedbolic.formulas.numerics import (
 )
 
 
-class _Read(Formula):
+class Read(Formula):
+    """The function :data:`hyperboloid_read`."""
+
     outputs = 2
 
     @override
@@ -45,7 +47,7 @@ class _Read(Formula):
         return by_s, slope * dot(s, s) / 2 if isinstance(c, Tensor) else None
 
 
-hyperboloid_read = fused(_Read)
+hyperboloid_read = fused(Read)
 """Clamped space coordinates, and the time coordinate in radii.
 
 Takes space coordinates, the curvature and the dtype whose range bounds them. The factor of points
@@ -53,7 +55,9 @@ beyond this range is a constant in derivatives.
 """
 
 
-class _Point(Formula):
+class Point(Formula):
+    """The function :data:`hyperboloid_point_of`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -77,22 +81,30 @@ class _Point(Formula):
         return by_s, -0.5 * slope / (c * c) if isinstance(c, Tensor) else None
 
 
-hyperboloid_point_of = fused(_Point)
+hyperboloid_point_of = fused(Point)
 """Points with the given space coordinates, as those of :data:`hyperboloid_read` of any length."""
 
 
-class _Gap(Formula):
+class Gap(Formula):
+    """The function :data:`hyperboloid_gap`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         x, a, y, b, c = inputs
-        gap, root = x - y, (a * b).sqrt()
-        lean = dot(gap, x + y) / ((a + b) * root)
+        gap, total, root = x - y, x + y, (a * b).sqrt()
+        lean = torch.mul(gap, total, out=spare(total)).sum(-1, keepdim=True) / ((a + b) * root)
         turn = c * lean
-        # only the point nearer to the origin is multiplied, which avoids overflow
-        nearer = torch.where(a < b, x, y)
-        across = torch.addcmul(torch.minimum(a, b) / root * gap, turn, nearer, value=-1)
-        q = torch.addcmul(dot(across, across), turn, lean) / 4
+        across = torch.mul(torch.minimum(a, b) / root, gap, out=spare(gap))
+        # only the point nearer to the origin counts, which avoids overflow
+        if gap.device.type == "cpu":  # ``where`` of points takes longer there than all the rest
+            by_x = turn * (a < b)
+            across = torch.addcmul(across, by_x, x, value=-1, out=spare(across))
+            across = torch.addcmul(across, turn - by_x, y, value=-1, out=spare(across))
+        else:
+            across = torch.addcmul(across, turn, torch.where(a < b, x, y), value=-1)
+        square = torch.mul(across, across, out=spare(total)).sum(-1, keepdim=True)
+        q = torch.addcmul(square, turn, lean) / 4
         return q, across, root, lean
 
     @override
@@ -100,13 +112,14 @@ class _Gap(Formula):
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
         (x, a, y, b, c), (q, across, root, lean), (g,) = inputs, parts, grad_outputs
         half, double, step = g / 2, 2 * q, lean * root
-        by_x = half * _with_radial(root / a * across, double + step / a, x, a, c)
-        by_y = half * _with_radial(root / -b * across, double - step / b, y, b, c)
+        by_x, by_y = root / a * across, root / -b * across
+        by_x = _with_radial(by_x, double + step / a, x, a, c, half, out=spare(by_x))
+        by_y = _with_radial(by_y, double - step / b, y, b, c, half, out=spare(by_y))
         by_c = lean * lean * g / -4 if isinstance(c, Tensor) else None
         return by_x, None, by_y, None, by_c
 
 
-hyperboloid_gap = fused(_Gap)
+hyperboloid_gap = fused(Gap)
 r"""The squared sinh of half the distance in radii, divided by ``c``.
 
 .. math:: q = \frac 1 4 \Bigl| \sqrt{\tfrac b a} x - \sqrt{\tfrac a b} y \Bigr|^2 + \frac c 4 l^2,
@@ -118,12 +131,14 @@ r"""The squared sinh of half the distance in radii, divided by ``c``.
 """
 
 
-class _FarGap(Formula):
+class FarGap(Formula):
+    """The function :data:`hyperboloid_far_gap`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         x, a, y, b, c = inputs
-        q, across, root, lean = known = _Gap.parts(*inputs)
+        q, across, root, lean = known = Gap.parts(*inputs)
         far = torch.minimum(a, b) > POLAR_FROM[q.dtype]
         if is_nowhere(far):  # most of the time is that of the other form
             return known
@@ -150,16 +165,16 @@ class _FarGap(Formula):
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
         if len(parts) == 4:
-            return _Gap.gradient(inputs, parts, *grad_outputs)
+            return Gap.gradient(inputs, parts, *grad_outputs)
         (x, a, y, b, c), (q, by_x, by_y, root, lean), (g,) = inputs, parts, grad_outputs
         half, double, step = g / 2, 2 * q, lean * root
-        by_x = half * _with_radial(by_x, double + step / a, x, a, c)
-        by_y = half * _with_radial(by_y, double - step / b, y, b, c)
+        by_x = _with_radial(by_x, double + step / a, x, a, c, half)
+        by_y = _with_radial(by_y, double - step / b, y, b, c, half)
         by_c = lean * lean * g / -4 if isinstance(c, Tensor) else None
         return by_x, None, by_y, None, by_c
 
 
-hyperboloid_far_gap = fused(_FarGap)
+hyperboloid_far_gap = fused(FarGap)
 r"""The gap of :data:`hyperboloid_gap`, right to rounding also where both points are far out.
 
 There it is taken from polar coordinates, with the lengths :math:`s, t` of ``x`` and ``y`` and the
@@ -169,7 +184,9 @@ angle :math:`\theta` between them, whose sine is the length of one point's part 
 """
 
 
-class _Square(Formula):
+class TangentSquare(Formula):
+    """The function :data:`tangent_square`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -184,12 +201,12 @@ class _Square(Formula):
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
         (s, time, _, c), (_, across, slant), (g,) = inputs, parts, grad_outputs
-        by_u = 2 * g * _with_radial(across, slant, s, time, c)
+        by_u = _with_radial(across, slant, s, time, c, 2 * g)
         by_c = -g * slant * slant if isinstance(c, Tensor) else None
         return by_u * (slant * -c), None, by_u, by_c
 
 
-tangent_square = fused(_Square)
+tangent_square = fused(TangentSquare)
 r"""The squared length of the tangent with the space coordinates ``u`` at a point.
 
 .. math:: q = |w|^2 + c \Bigl(\frac k a\Bigr)^2, \quad k = \frac{x \cdot u} a, \quad
@@ -201,7 +218,9 @@ r"""The squared length of the tangent with the space coordinates ``u`` at a poin
 """
 
 
-class _Shoot(Formula):
+class Shoot(Formula):
+    """The function :data:`cosh_and_sinhc`."""
+
     outputs = 2
 
     @override
@@ -228,11 +247,13 @@ class _Shoot(Formula):
         return by_q, torch.addcmul(q * along, by_ratio, ratio_by_c)
 
 
-cosh_and_sinhc = fused(_Shoot)
+cosh_and_sinhc = fused(Shoot)
 """``cosh(l) - 1`` and ``sinh(l) / l`` of the length ``l = sqrt(c q)`` in radii, clamped."""
 
 
-class _Tangent(Formula):
+class Tangent(Formula):
+    """The function :data:`tangent_at`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -249,12 +270,12 @@ class _Tangent(Formula):
         first = c**0.5 * g[..., :1]
         by_u = torch.addcmul(g[..., 1:], first, normal)
         across = torch.addcmul(u, c * along, normal, value=-1)
-        by_s = first / time * _with_radial(across, along / time, s, time, c)
+        by_s = _with_radial(across, along / time, s, time, c, first / time, out=spare(across))
         by_c = first * along / (2 * c * time * time) if isinstance(c, Tensor) else None
         return by_s, None, by_u, by_c
 
 
-tangent_at = fused(_Tangent)
+tangent_at = fused(Tangent)
 """The tangent with the space coordinates ``u`` at a point."""
 
 
@@ -289,17 +310,26 @@ r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the poi
 """
 
 
-def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | float) -> Tensor:
-    r"""A covector at the point ``x`` whose product with ``x`` is known to be ``radial``.
+def _with_radial(
+    v: Tensor,
+    radial: Tensor,
+    x: Tensor,
+    a: Tensor,
+    c: Tensor | float,
+    factor: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    r"""A factor times a covector at the point ``x`` whose product with ``x`` is ``radial``.
 
     The component along ``x`` of a small covector is a difference of terms :math:`a^2` times as
-    large, and the metric weights its error by :math:`a`. The result
+    large, and the metric weights its error by :math:`a`. The covector
 
     .. math:: v + \frac{c}{a^2} (\rho - x \cdot v) \, x
 
     is ``v`` but for rounding, and the error of its component is smaller by :math:`a^2`.
     """
-    return torch.addcmul(v, c * a.pow(-2) * (radial - dot(x, v)), x)
+    made = torch.addcmul(v, c * a.pow(-2) * (radial - dot(x, v)), x, out=out)
+    return torch.mul(factor, made, out=spare(made))
 
 
 def reject(v: Tensor, direction: Tensor) -> Tensor:
@@ -314,11 +344,16 @@ def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Te
     info = torch.finfo(s.dtype)
     length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
     length = length.clamp(info.tiny**0.5, info.max**0.5)
-    most = HYPERBOLOID_SQUARE[dtype] ** 0.5
     if isinstance(c, Tensor):
         # detached, as the forward derivative of ``minimum`` subtracts those of its arguments
-        limit = (HYPERBOLOID_RADIUS[dtype] / c.detach()).sqrt().clamp(max=most)
-        within = torch.minimum(length, limit)
+        limit = (HYPERBOLOID_RADIUS[dtype] / c.detach()).sqrt()
+        within = torch.minimum(length, limit.clamp(max=HYPERBOLOID_SQUARE[dtype] ** 0.5))
     else:
-        within = length.clamp(max=min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5 if c else most))
+        within = length.clamp(max=longest(c, dtype))
     return (within / length).detach(), within
+
+
+def longest(c: float, dtype: torch.dtype) -> float:
+    """Largest length of space coordinates in the range of a dtype."""
+    most = HYPERBOLOID_SQUARE[dtype] ** 0.5
+    return min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5) if c else most

@@ -1,22 +1,39 @@
 """Operations of the hyperboloid: distances, exponentials and logarithms."""
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from fedbolic.formulas.analytic import (
+    GapLength,
+    LengthOverSinh,
+    RadialAsinh,
+    RadialSinh,
     asinhc,
     gap_length,
     length_over_sinh,
     radial_asinh,
     radial_sinh,
 )
+from fedbolic.formulas.fused import Formula
 from fedbolic.formulas.lorentz_formulas import (
+    FarGap,
+    Gap,
+    Point,
+    Read,
+    Shoot,
+    Tangent,
+    TangentSquare,
     cosh_and_sinhc,
     hyperboloid_far_gap,
     hyperboloid_gap,
     hyperboloid_point_of,
     hyperboloid_read,
+    longest,
     reject,
     tangent_at,
     tangent_square,
@@ -92,3 +109,158 @@ def hyperboloid_log_at_origin(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor
     toward_y = torch.where(far, torch.addcmul(across, along, e), near)
     # two factors: the derivative of length over sinh underflows 30 radii out in float32
     return asinhc(q, c) * (toward_y / (1 + c * q).sqrt())
+
+
+def _read(x: Tensor, c: float) -> tuple[Any, ...]:
+    """Space coordinates, time coordinates in radii, and the factors, ``None`` if all are 1."""
+    s = x[..., 1:]
+    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    if length.max().item() <= longest(c, s.dtype):
+        return s, (c * length * length + 1).sqrt(), None
+    return Read.parts(s, c, s.dtype)
+
+
+def _point(s: Tensor, c: float) -> tuple[Any, ...]:
+    """The points with the given space coordinates, and the factors, ``None`` if all are 1."""
+    largest, rounding = _longest_coordinate(s.shape[-1], s.dtype)
+    t = s if rounding == 1 else s * rounding
+    length = torch.linalg.vector_norm(t, dim=-1, keepdim=True)
+    if length.max().item() <= min(longest(c, s.dtype), largest):
+        first = (c * length * length + 1).sqrt() / c**0.5
+        return torch.cat((first, t), -1), None if t is s else s.new_full((), rounding)
+    return Point.parts(s, c, s.dtype)
+
+
+@functools.cache
+def _longest_coordinate(dim: int, dtype: torch.dtype) -> tuple[float, float]:
+    """The first bound of ``Point``, and the factor of vectors within it: 1 but for rounding."""
+    largest = (torch.finfo(dtype).max / dim) ** 0.5
+    return largest, (largest / torch.full((), largest, dtype=dtype)).item()
+
+
+def _by_point(point: Tensor, factor: Tensor | None, g: Tensor) -> Tensor:
+    """The gradient by the coordinates that ``_point`` was given."""
+    by_s = torch.addcmul(g[..., 1:], point[..., 1:], g[..., :1] / point[..., :1])
+    return by_s if factor is None else by_s * factor
+
+
+def _whole(by_s: Any, factor: Tensor | None = None) -> Tensor:
+    """The gradient by points from that by their clamped space coordinates."""
+    return functional.pad(by_s if factor is None else by_s * factor, (1, 0))
+
+
+class Dist(Formula):
+    """:func:`hyperboloid_dist` at once."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple:
+        x, y, c = inputs
+        (s, a, factor_x), (t, b, factor_y) = _read(x, c), _read(y, c)
+        gap = FarGap.parts(s, a, t, b, c)
+        length, cosh = GapLength.parts(gap[0], c)
+        return length.squeeze(-1), s, a, factor_x, t, b, factor_y, cosh, *gap
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        c, (s, a, factor_x, t, b, factor_y, cosh, *gap) = inputs[-1], parts
+        g = grad_outputs[0].unsqueeze(-1)
+        by_q, _ = GapLength.gradient((gap[0], c), (None, cosh), g)
+        by_s, _, by_t, *_ = FarGap.gradient((s, a, t, b, c), tuple(gap), by_q)
+        return _whole(by_s, factor_x), _whole(by_t, factor_y)
+
+
+class Expmap(Formula):
+    """:func:`hyperboloid_expmap` at once."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple:
+        x, u, c = inputs
+        (s, a, factor), u = _read(x, c), u[..., 1:]
+        square = TangentSquare.parts(s, a, u, c)
+        cosh1, ratio = Shoot.parts(square[0], c)
+        end = torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u)
+        point, clamped = _point(end, c)
+        return point, point.detach(), clamped, s, a, factor, cosh1, ratio, *square
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, u, c), (point, clamped, s, a, factor, cosh1, ratio, *square) = inputs, parts
+        u, by_end = u[..., 1:], _by_point(point, clamped, *grad_outputs)
+        by_q, _ = Shoot.gradient((square[0], c), (cosh1, ratio), dot(by_end, s), dot(by_end, u))
+        by_a, _, by_u, _ = TangentSquare.gradient((s, a, u, c), tuple(square), by_q)
+        by_s = by_end + by_end * cosh1 + by_a
+        return _whole(by_s, factor), _whole(by_end * ratio + by_u)
+
+
+class Expmap0(Formula):
+    """:func:`hyperboloid_expmap0` at once."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple:
+        u, c = inputs
+        end, value, q = RadialSinh.parts(u[..., 1:], c)
+        point, clamped = _point(end, c)
+        return point, point.detach(), clamped, value, q
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (u, c), (point, clamped, value, q) = inputs, parts
+        by_end = _by_point(point, clamped, *grad_outputs)
+        return (_whole(RadialSinh.gradient((u[..., 1:], c), (None, value, q), by_end)[0]),)
+
+
+class Logmap0(Formula):
+    """:func:`hyperboloid_logmap0` at once."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple:
+        y, c = inputs
+        s, _, factor = _read(y, c)
+        v, value, q = RadialAsinh.parts(s, c)
+        return functional.pad(v, (1, 0)), s, factor, value, q
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        c, (s, factor, value, q) = inputs[-1], parts
+        by_s = RadialAsinh.gradient((s, c), (None, value, q), grad_outputs[0][..., 1:])[0]
+        return (_whole(by_s, factor),)
+
+
+class Logmap(Formula):
+    """:func:`hyperboloid_logmap` at once."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple:
+        x, y, c = inputs
+        (s, a, factor_x), (t, b, factor_y) = _read(x, c), _read(y, c)
+        gap = Gap.parts(s, a, t, b, c)
+        (ratio,) = LengthOverSinh.parts(gap[0], c)
+        twice = -2 * c * gap[0]
+        v = torch.addcmul(ratio * (t - s), twice * ratio, s)
+        tangent, *normal = Tangent.parts(s, a, v, c)
+        return tangent, v, *normal, s, a, factor_x, t, b, factor_y, ratio, twice, *gap
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        c, (v, normal, along, s, a, factor_x, t, b, factor_y, ratio, twice, *gap) = (
+            inputs[-1],
+            parts,
+        )
+        by_s, _, by_v, _ = Tangent.gradient((s, a, v, c), (None, normal, along), *grad_outputs)
+        by_w, by_gap = dot(by_v, s), by_v * ratio
+        by_ratio = by_w * twice + dot(by_v, t - s)
+        by_q = by_w * ratio * (-2 * c)
+        by_q = by_q + LengthOverSinh.gradient((gap[0], c), (ratio,), by_ratio)[0]
+        near, _, far, *_ = Gap.gradient((s, a, t, b, c), tuple(gap), by_q)
+        by_s = by_s + by_v * (twice * ratio) - by_gap + near
+        return _whole(by_s, factor_x), _whole(by_gap + far, factor_y)

@@ -15,6 +15,7 @@ from fedbolic.formulas.analytic import (
     gap_length,
 )
 from fedbolic.formulas.centroids import centroid, normalized_weights
+from fedbolic.formulas.eager import at_once
 from fedbolic.formulas.numerics import (
     HALVES,
     HYPERBOLOID_RADIUS,
@@ -124,6 +125,7 @@ class Lorentz(Manifold):
         return self._point(torch.zeros(*shape[:-1], shape[-1] - 1, dtype=dtype, device=device))
 
     @override
+    @at_once(lorentz_maps.Dist)
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         return lorentz_maps.hyperboloid_dist(x, y, per_point(self.c, x)).squeeze(-1)
@@ -156,21 +158,25 @@ class Lorentz(Manifold):
         return s / 2, square(s) / (2 + 2 * time), (1 + time) / 2
 
     @override
+    @at_once(lorentz_maps.Expmap)
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_expmap(x, u, per_point(self.c, x))
 
     @override
+    @at_once(lorentz_maps.Expmap0)
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_expmap0(u, per_point(self.c, u))
 
     @override
+    @at_once(lorentz_maps.Logmap)
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_logmap(x, y, per_point(self.c, x))
 
     @override
+    @at_once(lorentz_maps.Logmap0)
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_logmap0(y, per_point(self.c, y))

@@ -1,0 +1,79 @@
+"""Operations as one function of autograd: to the bit those made of formulas."""
+
+import pytest
+import torch
+
+from fedbolic.formulas import eager
+from fedbolic.manifolds import Lorentz
+from tests.manifolds.cases import lifted, normal
+
+RADII = (1e-3, 1.0, 6.0, 30.0, 1e3)
+"""The last one is beyond the range of both types, so that points are clamped."""
+
+
+def arguments(kind, name, radius, dim, dtype):
+    """Two points or a point and a tangent, of which some are equal."""
+    far = radius / dim**0.5 * 2.0 ** torch.arange(-3.0, 4).repeat_interleave(3)[:, None]
+    x, y = ((normal(k, 21, dim) * far).to(dtype) for k in (0, 1))
+    y[::5] = x[::5]
+    if kind is Lorentz:
+        x, y = lifted(Lorentz, x.sinh() / radius if radius < 50 else x.exp()), lifted(Lorentz, y)
+    return (x,) if name.endswith("0") else (x, y)
+
+
+def value_and_gradients(function, given):
+    leaves = [x.clone().requires_grad_() for x in given]
+    value = function(*leaves)
+    cotangent = normal(2, *value.shape).to(value.dtype)
+    return [value.detach(), *torch.autograd.grad(value, leaves, cotangent)]
+
+
+CASES = [(Lorentz, name) for name in ("dist", "expmap", "expmap0", "logmap", "logmap0")]
+
+
+@pytest.mark.parametrize("dtype", eager.FULL)
+@pytest.mark.parametrize("dim", [1, 2, 5, 8, 33])
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_at_once_has_the_bits_of_the_operation(kind, name, dim, dtype):
+    at_once = getattr(kind, name)
+    for c in (0.3, 1.0, 4.0):
+        for radius in RADII:
+            given = arguments(kind, name, radius, dim, dtype)
+            made = value_and_gradients(lambda *t, c=c: at_once(kind(c), *t), given)
+            of_parts = value_and_gradients(lambda *t, c=c: at_once.__wrapped__(kind(c), *t), given)
+            for one, other in zip(made, of_parts, strict=True):
+                torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+            with torch.no_grad():
+                assert torch.equal(at_once(kind(c), *given).nan_to_num(), made[0].nan_to_num())
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_second_derivatives_are_those_of_the_operation(kind, name):
+    given = arguments(kind, name, 1.0, 3, torch.float64)
+    at_once, found = getattr(kind, name), []
+    for function in (at_once, at_once.__wrapped__):
+        leaves = [x.clone().requires_grad_() for x in given]
+        value = function(kind(0.7), *leaves)
+        first = torch.autograd.grad(value.sin().sum(), leaves, create_graph=True)
+        found.append(torch.autograd.grad([g.sin().sum() for g in first], leaves))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_only_eager_tensors_of_one_type_and_a_number_are_taken(kind, name, monkeypatch):
+    given, taken = arguments(kind, name, 1.0, 3, torch.float64), []
+    is_eager = eager._is_eager
+    monkeypatch.setattr(eager, "_is_eager", lambda *x: taken.append(is_eager(*x)) or taken[-1])
+
+    def call(*tensors):
+        return getattr(kind(1.0), name)(*tensors)
+
+    call(*given)
+    assert taken == [True]
+    getattr(kind(torch.tensor(1.0)), name)(*given)
+    call(*(x.half() for x in given))
+    call(*(x[:0] for x in given))
+    torch.vmap(call)(*given)
+    torch.func.jvp(call, given, given)
+    assert taken == [True] + [False] * (len(taken) - 1)
