@@ -4,9 +4,9 @@ import contextlib
 import difflib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedbolic.core import check
 from fedbolic.core.published import PublishedNumber, read_published, write_published
@@ -22,6 +22,9 @@ TAKEN = {"seed", "name", "runs"}
 OUTDATED = "outdated"
 """Marker file in the folder of a run that ``--overwrite`` has yet to replace, so that an
 interrupted sweep can continue without the option."""
+
+_Task: TypeAlias = tuple[dict[str, Any], Path]
+"""Settings and folder of a run."""
 
 
 def sweep(
@@ -70,7 +73,7 @@ def sweep(
         tables = _tables(str(base), rows, common or {}, grid or {}, settings or {"": {}})
         _refuse_unclear(tables.values(), seeds)
         numbers = _published_numbers(published, tables)
-        tasks = list(_tasks(str(base), tables, seeds, name, runs))
+        tasks = _tasks(str(base), tables, seeds, name, runs)
         _check(tasks, overwrite=overwrite)
         _lay_out(runs / name, tables, numbers)
     return runs / name, _run_all(tasks, jobs)
@@ -100,20 +103,13 @@ def _published_numbers(
     }
 
 
-def _check(tasks: Iterable[tuple[list[str], Path]], *, overwrite: bool) -> None:
-    """Refuse invalid rows before the first one runs, then mark the runs to be replaced."""
-    there, valid = [], set()
-    for arguments, path in tasks:
-        if path.parent in valid and not path.exists():
-            continue  # a row differs between seeds in nothing that could be refused
-        built = build(run, arguments)
-        valid.add(path.parent)
-        if path.exists():
-            there.append(path)
-            if not overwrite and not (path / OUTDATED).exists():
-                _refuse_unlike(path / "config.yaml", describe(run, built))
-    for path in there if overwrite else ():
-        (path / OUTDATED).touch()
+def _check(tasks: Iterable[_Task], *, overwrite: bool) -> None:
+    """Refuse runs of another configuration, or mark the runs to be replaced."""
+    for settings, path in tasks:
+        if path.exists() and overwrite:
+            (path / OUTDATED).touch()
+        elif path.exists() and not (path / OUTDATED).exists():
+            _refuse_unlike(path / "config.yaml", describe(run, settings))
 
 
 def _lay_out(
@@ -214,14 +210,23 @@ def _tasks(
     seeds: Sequence[int],
     name: str,
     runs: Path,
-) -> Iterator[tuple[list[str], Path]]:
-    """Command-line arguments and folder of every run."""
-    for seed in seeds:
-        for setting, rows in tables.items():
-            for row, settings in rows.items():
-                folder = Path(name) / setting / row
-                place = [f"--seed={seed}", f"--name={folder}", f"--runs={runs}"]
-                yield ["--config", base, *_words(settings), *place], runs / folder / f"seed{seed}"
+) -> list[_Task]:
+    """All runs, of rows that are built once: a row differs between seeds in the seed alone.
+
+    Raises:
+        SetupError: If a row is not a valid configuration.
+    """
+    built = {}
+    for setting, rows in tables.items():
+        for row, settings in rows.items():
+            folder = Path(name) / setting / row
+            place = [f"--seed={seeds[0]}", f"--name={folder}", f"--runs={runs}"]
+            built[folder] = build(run, ["--config", base, *_words(settings), *place])
+    return [
+        ({**settings, "seed": seed}, runs / folder / f"seed{seed}")
+        for seed in seeds
+        for folder, settings in built.items()
+    ]
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:
@@ -230,22 +235,21 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
     return [f"--{option}={text}" for option, text in texts.items()]
 
 
-def _run_all(tasks: Sequence[tuple[list[str], Path]], jobs: int) -> list[str]:
+def _run_all(tasks: Sequence[_Task], jobs: int) -> list[str]:
     """Execute all runs, and return the reasons of those that stopped."""
     if jobs == 1:
-        reasons = [_run_one(arguments, path) for arguments, path in tasks]
+        reasons = [_run_one(settings, path) for settings, path in tasks]
     else:
-        given = [Job(_title(path), (arguments, path)) for arguments, path in tasks]
+        given = [Job(_title(path), (settings, path)) for settings, path in tasks]
         run_jobs(_run_one, given, jobs)
         reasons = [job.reason for job in given]
     return [reason for reason in reasons if reason]
 
 
 def _run_one(
-    arguments: list[str], path: Path, callbacks: Sequence[object] | None = None
+    settings: dict[str, Any], path: Path, callbacks: Sequence[object] | None = None
 ) -> str | None:
     """Run one row with one seed, and return the reason if it stopped."""
-    settings = build(run, arguments)
     callbacks = [ProgressBar(_title(path))] if callbacks is None else callbacks
     outdated = (path / OUTDATED).exists()
     try:

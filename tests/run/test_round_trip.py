@@ -1,5 +1,6 @@
 """Round trips of settings: objects to YAML and back."""
 
+import pickle
 from pathlib import Path
 
 from hypothesis import Phase, given
@@ -109,3 +110,4 @@ def test_what_is_described_is_built(tmp_path_factory, settings):
     for name, value in settings.items():
         assert built[name] == value, name
     assert built.keys() == settings.keys()
+    assert pickle.loads(pickle.dumps(built)) == built  # on its way to a process of a sweep

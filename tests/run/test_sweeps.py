@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from fedbolic.federated import LocalTraining
 from fedbolic.methods import Ditto, Scaffold
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.report.table_rows import find
+from fedbolic.run import experiment
 from fedbolic.run import sweeps as module
-from fedbolic.run.configuration import SetupError, build
+from fedbolic.run.configuration import SetupError, build, describe
 from fedbolic.run.experiment import run
 from fedbolic.run.record import RunFolder
 from fedbolic.run.sweeps import sweep
@@ -45,12 +47,29 @@ def test_every_row_runs_with_every_seed(base, tmp_path):
     assert [(folder / row / "place").read_text() for row in ROWS] == ["0", "1"]
 
 
-def test_a_row_is_built_once_before_its_first_run_whatever_its_seeds(base, tmp_path, monkeypatch):
+def test_a_row_is_built_once_whatever_its_seeds(base, tmp_path, monkeypatch):
     built = []
-    monkeypatch.setattr(module, "build", lambda *given: built.append(given) or build(*given))
-    monkeypatch.setattr(module, "_run_all", lambda *_: [])
-    sweep(base, ROWS, seeds=tuple(range(9)), runs=tmp_path / "runs")
-    assert len(built) == len(ROWS)
+    for place in (module, experiment):
+        monkeypatch.setattr(place, "build", lambda *given: built.append(given) or build(*given))
+    for _ in range(2):  # finished runs are compared with their rows, and not built
+        sweep(base, ROWS, seeds=(0, 1, 2), runs=tmp_path / "runs")
+        assert len(built) == len(ROWS)
+        built.clear()
+
+
+def test_a_process_gets_its_run_built(base, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(module, "run_jobs", lambda work, jobs, num: given.extend(jobs))
+    folder, _ = sweep(base, ROWS, seeds=(3, 4), runs=tmp_path / "runs", jobs=2)
+    for job in given:
+        settings, path = pickle.loads(pickle.dumps(job.arguments))
+        words = ["--method.lr=0.01"] if path.parent.name == "slow" else []
+        words += [f"--seed={path.name[4:]}", f"--name={path.parent.relative_to(tmp_path / 'runs')}"]
+        expected = build(run, ["--config", str(base), *words, f"--runs={tmp_path / 'runs'}"])
+        assert describe(run, settings) == describe(run, expected)
+    assert [job.arguments[1] for job in given] == [
+        folder / row / f"seed{seed}" for seed in (3, 4) for row in ROWS
+    ]
 
 
 def test_a_row_is_the_base_with_its_own_settings_and_nothing_else(base, tmp_path):
@@ -147,6 +166,7 @@ def without(folder, line):
     environment = json.loads(made.read_text())
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     made.write_text(json.dumps(environment | {"config": digest}))
+    RunFolder(folder).mark_complete()
 
 
 def test_an_option_that_a_later_version_added_is_no_difference_at_its_default(base, tmp_path):
