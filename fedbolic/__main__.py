@@ -43,7 +43,7 @@ def _is_answered(words: Sequence[str]) -> bool:
     from fedbolic.cli.overview import overview
 
     # the whole command line meets the same error, and reports it
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         text = overview(words)
         if text is not None:
             sys.stdout.write(text)

@@ -1,6 +1,7 @@
 """Answers of the command line that need neither torch nor the packages of a run."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from fedbolic import __version__
 from fedbolic.run.packaged_configs import config_names, description
@@ -30,7 +31,7 @@ FIRST_LINES = {
 
 
 def overview(words: Sequence[str]) -> str | None:
-    """The version, the help of the whole command line, or the list of configurations.
+    """The version, the whole command line's help, all configurations, or a finished run's report.
 
     Args:
         words: Command-line arguments.
@@ -39,7 +40,9 @@ def overview(words: Sequence[str]) -> str | None:
         The text to print; ``None`` if something else is asked for.
 
     Raises:
-        FileNotFoundError: If the package was installed without its configurations.
+        OSError: If the package was installed without its configurations, or a file of a run cannot
+            be read or written.
+        ValueError: If a file of a run is damaged.
     """
     match list(words):
         case ["--version"]:
@@ -48,6 +51,8 @@ def overview(words: Sequence[str]) -> str | None:
             return _help()
         case ["configs"]:
             return listed_configs()
+        case ["resume", run] if not run.startswith("-"):
+            return _finished(Path(run))
     return None
 
 
@@ -56,6 +61,16 @@ def listed_configs() -> str:
     names = config_names()
     width = max(map(len, names), default=0)
     return "".join(f"{name:{width}}  {description(name)}\n" for name in names)
+
+
+def _finished(path: Path) -> str | None:
+    """The report of a run, which is saved with its plots; ``None`` if something is left to do."""
+    from fedbolic.report.text_report import report
+    from fedbolic.run.run_files import RunFiles
+
+    if not RunFiles(path).is_complete():
+        return None
+    return f"{path} is finished: nothing is left to do\n{report(path)}\n{path}\n"
 
 
 def _help() -> str:

@@ -3,22 +3,13 @@
 import hashlib
 import json
 import os
-import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, BinaryIO
-
-import torch
+from typing import Any, BinaryIO, cast
 
 from fedbolic.core.reading import open_file, read_bytes
-from fedbolic.core.torch_files import load_torch
-
-SEAL = b"fedbolic SHA-256 "
-"""Prefix of the zip comment of a checkpoint; the digest of all preceding bytes follows it."""
-
 
 _MOST_BYTES = 2**20
 """Maximum size of a table of facts."""
@@ -58,8 +49,8 @@ class Grown:
             size: Number of bytes to read from its beginning; ``None`` for all.
         """
         found = cls()
-        with _opened(path) as file:
-            for chunk in _chunks(file, path.stat().st_size if size is None else size):
+        with open_checked(path) as file:
+            for chunk in file_chunks(file, path.stat().st_size if size is None else size):
                 found = found.after(chunk)
         return found
 
@@ -81,25 +72,6 @@ class Grown:
         if Grown.of(path, self.size) != self:
             raise DamagedError(path)
         os.truncate(path, self.size)
-
-
-class _Hashed:
-    """A writable file that hashes everything written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest = file, hashlib.sha256()
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self.file.flush()
 
 
 def text_digest(content: bytes) -> str:
@@ -129,74 +101,6 @@ def refuse_edited(config: Path, digest: object) -> None:
         )
 
 
-def save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
-    """Save with ``torch.save`` and add a checksum as the comment of the zip archive.
-
-    Args:
-        value: Anything that ``torch.load`` can read with ``weights_only=True``.
-        file: Empty binary file, open for reading and writing.
-
-    Raises:
-        OSError: If the file cannot be written, because the disk is full, for example.
-    """
-    hashed = _Hashed(file)
-    try:
-        torch.save(value, hashed)  # type: ignore[arg-type]  # it calls write and flush only
-    except RuntimeError as error:  # of torch, about positions in a file that was cut short
-        if hashed.error is not None:
-            raise hashed.error from error
-        raise
-    comment = SEAL + hashed.digest.hexdigest().encode()
-    file.seek(-2, os.SEEK_END)  # where the length of the empty comment stands
-    file.write(struct.pack("<H", len(comment)) + comment)
-
-
-def load_sealed(
-    path: Path,
-    *,
-    numbers: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    device: str | None = None,
-) -> dict[str, Any]:
-    """Load a file written by :func:`save_sealed` after verifying its checksum.
-
-    Args:
-        path: The file.
-        numbers: Names of the integers that an entry of the file has.
-        device: Device to load tensors to; ``None`` for the one on which they were saved.
-
-    Raises:
-        DamagedError: If the checksum is missing or wrong, the file holds more than tensors and
-            values of Python's basic types, or ``numbers`` are missing.
-    """
-    length = len(SEAL) + 64
-    with _opened(path) as file:
-        body = path.stat().st_size - length - 2
-        digest = hashlib.sha256()
-        for chunk in _chunks(file, max(body, 0)):
-            digest.update(chunk)
-        digest.update(bytes(2))
-        size, comment = file.read(2), file.read(length + 1)
-    if not comment.startswith(SEAL):
-        raise DamagedError(
-            path, "has no checksum: it is damaged, or an earlier version of fedbolic wrote it"
-        )
-    if (size, comment) != (struct.pack("<H", length), SEAL + digest.hexdigest().encode()):
-        raise DamagedError(path)
-    try:
-        found = load_torch(path, device=device)
-    except ValueError as error:
-        raise DamagedError(path, f"holds {error}") from error
-    if not isinstance(found, dict):
-        raise DamagedError(path, f"holds a {type(found).__name__}, which no checkpoint is")
-    for entry, names in numbers.items():
-        of_name = found.get(entry)
-        if not isinstance(of_name, dict) or any(type(of_name.get(n)) is not int for n in names):
-            raise DamagedError(
-                path, f"lacks the {entry} of {', '.join(names)}, or is from an earlier version"
-            )
-    return found
-
-
 def read_table(file: Path) -> dict[str, Any]:
     """A table of facts about a run, written as JSON.
 
@@ -213,14 +117,32 @@ def read_table(file: Path) -> dict[str, Any]:
     return table
 
 
-def _opened(path: Path) -> BinaryIO:
+def open_checked(path: Path) -> BinaryIO:
+    """Open a file of a run.
+
+    Raises:
+        OSError: If the file is missing or cannot be opened.
+        DamagedError: If it is a folder, a pipe or a device.
+    """
     try:
         return open_file(path)
     except ValueError as error:
         raise DamagedError(path, "is no regular file") from error
 
 
-def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+def open_as_folder(file: Path, mode: str) -> BinaryIO:
+    """Open a file that, if it is new, may be read and written by whoever may do so in its folder.
+
+    Args:
+        file: The file.
+        mode: ``r+b``, ``wb`` or ``wb+``, as of :func:`open`.
+    """
+    allowed = file.parent.stat().st_mode & 0o666
+    flags = os.O_RDWR | (0 if mode == "r+b" else os.O_CREAT | os.O_TRUNC)
+    return cast(BinaryIO, os.fdopen(os.open(file, flags, allowed), mode))
+
+
+def file_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Read the first ``size`` bytes of a file in chunks of a mebibyte."""
     while size and (chunk := file.read(min(size, 2**20))):
         size -= len(chunk)

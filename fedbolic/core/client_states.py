@@ -11,12 +11,12 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from typing_extensions import override
 
-from fedbolic.core.checksums import DamagedError
+from fedbolic.core.checksums import DamagedError, open_as_folder
 from fedbolic.core.tree_bytes import tree_from_bytes, tree_to_bytes
 from fedbolic.core.types import Tree
 
@@ -269,18 +269,6 @@ class ClientStates(Mapping[int, Tree]):
                 "these client states are of an earlier exchange and were overwritten since: use "
                 "those of the latest trainer state"
             )
-
-
-def open_as_folder(file: Path, mode: str) -> BinaryIO:
-    """Open a file that, if it is new, may be read and written by whoever may do so in its folder.
-
-    Args:
-        file: The file.
-        mode: ``r+b``, ``wb`` or ``wb+``, as of :func:`open`.
-    """
-    allowed = file.parent.stat().st_mode & 0o666
-    flags = os.O_RDWR | (0 if mode == "r+b" else os.O_CREAT | os.O_TRUNC)
-    return cast(BinaryIO, os.fdopen(os.open(file, flags, allowed), mode))
 
 
 class _Places:

@@ -1,16 +1,24 @@
-"""Trees that ``torch.save`` wrote, loaded after their types and sizes are checked."""
+"""Files of ``torch.save``: sealed by a checksum, and loaded after types and sizes are checked."""
 
+import hashlib
 import io
 import os
 import pickletools
+import struct
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
+from fedbolic.core.checksums import DamagedError, file_chunks, open_checked
 from fedbolic.core.reading import open_file
+
+SEAL = b"fedbolic SHA-256 "
+"""Prefix of the zip comment of a checkpoint; the digest of all preceding bytes follows it."""
 
 _EXPANSION = 4
 """Maximum size of loaded tensors relative to their file: a view may repeat one number at will."""
@@ -31,6 +39,93 @@ _FUNCTIONS = {
     *(f"torch._utils _rebuild_{kind}" for kind in ("parameter", "qtensor")),
 }
 """Names to which a saved tree may refer besides storages and dtypes; others may take any memory."""
+
+
+class _Hashed:
+    """A writable file that hashes everything written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
+    """Save with ``torch.save`` and add a checksum as the comment of the zip archive.
+
+    Args:
+        value: Anything that ``torch.load`` can read with ``weights_only=True``.
+        file: Empty binary file, open for reading and writing.
+
+    Raises:
+        OSError: If the file cannot be written, because the disk is full, for example.
+    """
+    hashed = _Hashed(file)
+    try:
+        torch.save(value, hashed)  # type: ignore[arg-type]  # it calls write and flush only
+    except RuntimeError as error:  # of torch, about positions in a file that was cut short
+        if hashed.error is not None:
+            raise hashed.error from error
+        raise
+    comment = SEAL + hashed.digest.hexdigest().encode()
+    file.seek(-2, os.SEEK_END)  # where the length of the empty comment stands
+    file.write(struct.pack("<H", len(comment)) + comment)
+
+
+def load_sealed(
+    path: Path,
+    *,
+    numbers: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Load a file written by :func:`save_sealed` after verifying its checksum.
+
+    Args:
+        path: The file.
+        numbers: Names of the integers that an entry of the file has.
+        device: Device to load tensors to; ``None`` for the one on which they were saved.
+
+    Raises:
+        DamagedError: If the checksum is missing or wrong, the file holds more than tensors and
+            values of Python's basic types, or ``numbers`` are missing.
+    """
+    length = len(SEAL) + 64
+    with open_checked(path) as file:
+        body = path.stat().st_size - length - 2
+        digest = hashlib.sha256()
+        for chunk in file_chunks(file, max(body, 0)):
+            digest.update(chunk)
+        digest.update(bytes(2))
+        size, comment = file.read(2), file.read(length + 1)
+    if not comment.startswith(SEAL):
+        raise DamagedError(
+            path, "has no checksum: it is damaged, or an earlier version of fedbolic wrote it"
+        )
+    if (size, comment) != (struct.pack("<H", length), SEAL + digest.hexdigest().encode()):
+        raise DamagedError(path)
+    try:
+        found = load_torch(path, device=device)
+    except ValueError as error:
+        raise DamagedError(path, f"holds {error}") from error
+    if not isinstance(found, dict):
+        raise DamagedError(path, f"holds a {type(found).__name__}, which no checkpoint is")
+    for entry, names in numbers.items():
+        of_name = found.get(entry)
+        if not isinstance(of_name, dict) or any(type(of_name.get(n)) is not int for n in names):
+            raise DamagedError(
+                path, f"lacks the {entry} of {', '.join(names)}, or is from an earlier version"
+            )
+    return found
 
 
 def load_torch(source: Path | bytes, *, device: str | None = None) -> Any:

@@ -8,7 +8,6 @@ import numpy as np
 import scipy
 
 from fedbolic.core import check
-from fedbolic.core.rng import Rng
 
 PairedScores = Mapping[str, Mapping[Hashable, float]]
 """Scores by row and by block; a block, such as a seed in a setting, is common to the rows."""
@@ -75,6 +74,8 @@ def _bca(gaps: np.ndarray, level: float) -> tuple[float, float] | None:
         return None
     if np.ptp(gaps) == 0:  # the bootstrap distribution is a point, on which BCa is not defined
         return float(gaps[0]), float(gaps[0])
+    from fedbolic.core.rng import Rng  # it needs torch, and a table without a reference does not
+
     rng = Rng().at("bootstrap").numpy()
     found = scipy.stats.bootstrap((gaps,), np.mean, confidence_level=level, method="BCa", rng=rng)
     low, high = found.confidence_interval

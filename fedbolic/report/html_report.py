@@ -12,6 +12,7 @@ from fedbolic.core.imports import extra
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.reading import read_text
 from fedbolic.core.yaml_text import SETTINGS_SIZE, read_settings
+from fedbolic.report.canvas import installed
 from fedbolic.report.client_table import client_cells
 from fedbolic.report.panels import (
     Measured,
@@ -21,7 +22,7 @@ from fedbolic.report.panels import (
     megabytes_panel,
     seconds_panel,
 )
-from fedbolic.report.plots import draw_figures, installed
+from fedbolic.report.plots import draw_figures
 from fedbolic.report.run_scores import (
     AT_CLIENTS,
     client_values,
@@ -31,7 +32,7 @@ from fedbolic.report.run_scores import (
 )
 from fedbolic.report.table_rows import TableRow
 from fedbolic.report.text_report import compose, legend_of, table_cells
-from fedbolic.run.record import Folders, RunFolder, listed
+from fedbolic.run.run_files import Folders, RunFiles, listed
 
 with extra("run", "fedbolic.report"):
     import jinja2
@@ -164,7 +165,7 @@ def _panel(about: str, draw: Callable[..., bytes | None], *given: object) -> lis
     return [] if svg is None else [("panel", svg, about)]
 
 
-def _config(run: RunFolder) -> dict[str, Any]:
+def _config(run: RunFiles) -> dict[str, Any]:
     file = run.config
     try:
         settings = read_settings(file)

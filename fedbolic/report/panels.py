@@ -3,15 +3,14 @@
 A panel is ``None`` where no row has what it shows.
 """
 
-import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedbolic.core.imports import extra
 from fedbolic.core.rows import Row
-from fedbolic.report.plots import draw_curve, new_canvas
+from fedbolic.report.canvas import new_canvas, svg
+from fedbolic.report.plots import draw_curve
 from fedbolic.report.run_scores import (
     client_values,
     mean,
@@ -21,10 +20,7 @@ from fedbolic.report.run_scores import (
     seconds_by_part,
     spread,
 )
-from fedbolic.run.record import ExchangeTime
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedbolic.run.run_files import ExchangeTime
 
 Measured = Mapping[str, Sequence[Sequence[Row]]]
 """Measurements by row of the table, one sequence for each seed."""
@@ -67,7 +63,7 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
         "frameon": False,
     }
     canvas.legend(*whole.get_legend_handles_labels(), title="last round", **look)
-    return _svg(canvas)
+    return svg(canvas)
 
 
 def _heights(
@@ -130,7 +126,7 @@ def _lines(
     axes.set(**labels)
     axes.grid(alpha=0.3)
     canvas.legend(**_BESIDE)
-    return _svg(canvas)
+    return svg(canvas)
 
 
 def clients_panel(scores: Mapping[str, Sequence[float]]) -> bytes | None:
@@ -157,7 +153,7 @@ def clients_panel(scores: Mapping[str, Sequence[float]]) -> bytes | None:
         axes.grid(alpha=0.3, axis="y")
     for axes in grid[::columns]:
         axes.set_ylabel("%")
-    return _svg(canvas)
+    return svg(canvas)
 
 
 def curvatures_panel(measured: Measured, metric: str) -> bytes | None:
@@ -203,20 +199,9 @@ def seconds_panel(
     axes.set(xlabel="seconds, mean over seeds")
     axes.grid(alpha=0.3, axis="x")
     canvas.legend(**_BESIDE)
-    return _svg(canvas)
+    return svg(canvas)
 
 
 def _label(name: str) -> str:
     """A name as it is: matplotlib would set what stands between two dollars as a formula."""
     return name.replace("$", r"\$")
-
-
-def _svg(canvas: "Figure") -> bytes:
-    """An image with its text as text, and equal for equal numbers."""
-    with extra("plots", "a plot"):
-        import matplotlib
-
-    text_as_text = matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedbolic"})
-    with text_as_text, io.BytesIO() as file:
-        canvas.savefig(file, format="svg", metadata={"Date": None})
-        return file.getvalue()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedbolic.core.rows import Row
-from fedbolic.run.record import ExchangeTime
+from fedbolic.run.run_files import ExchangeTime
 
 AT_CLIENTS = "personal/accuracy"
 """Name of the accuracy at the clients in :func:`with_personal`."""

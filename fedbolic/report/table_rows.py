@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbolic.core.checksums import DamagedError
 from fedbolic.core.reading import read_text
-from fedbolic.run.record import RunFolder
+from fedbolic.run.run_files import RunFiles
 
 
 @dataclass(frozen=True)
@@ -16,15 +16,15 @@ class TableRow:
     """One row of a table: its name and one run per seed."""
 
     name: str
-    folders: tuple[RunFolder, ...]
+    folders: tuple[RunFiles, ...]
 
     @cached_property
-    def finished(self) -> tuple[RunFolder, ...]:
+    def finished(self) -> tuple[RunFiles, ...]:
         """The runs whose last round has ended; a table has the numbers of these alone."""
         return tuple(run for run in self.folders if is_finished(run))
 
     @property
-    def plotted(self) -> tuple[RunFolder, ...]:
+    def plotted(self) -> tuple[RunFiles, ...]:
         """The finished runs, or all runs if none is finished."""
         return self.finished or self.folders
 
@@ -34,7 +34,7 @@ class TableRow:
         return len(self.folders) - len(self.finished)
 
 
-def is_finished(run: RunFolder) -> bool:
+def is_finished(run: RunFiles) -> bool:
     """True if the last round of a run has ended, or it is unknown how many rounds it has.
 
     Args:
@@ -70,9 +70,9 @@ def find(path: Path) -> list[TableRow]:
     ]
     if not configs:
         raise FileNotFoundError(f"there is no run in {path}")
-    by_name: dict[Path, list[RunFolder]] = {}
+    by_name: dict[Path, list[RunFiles]] = {}
     for config in configs:
-        by_name.setdefault(config.parent.parent, []).append(RunFolder(config.parent))
+        by_name.setdefault(config.parent.parent, []).append(RunFiles(config.parent))
     return [TableRow(name.name, tuple(by_name[name])) for name in sorted(by_name, key=_place)]
 
 

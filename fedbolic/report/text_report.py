@@ -17,7 +17,7 @@ from fedbolic.report.comparison import (
 from fedbolic.report.plots import draw_figures, image_links, plot, plot_ranks
 from fedbolic.report.run_scores import AT_CLIENTS, mean, nan_as_worst, spread, with_personal
 from fedbolic.report.table_rows import TableRow, by_folder, distinct, find
-from fedbolic.run.record import Folders, listed
+from fedbolic.run.run_files import Folders, listed
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
 RIDGE_G, RIDGE_P = "ridge head G-FL %", "ridge head P-FL %"

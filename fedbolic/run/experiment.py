@@ -122,7 +122,7 @@ def _run(
             state = dataclasses.replace(state, client_states=folder.client_states())
         job = _settle(_with_loggers(job, folder), folder, state)
         state = _train(job, folder, state)
-        _save_figures(job, folder, state)
+        _finish(job, folder, state)
     return path
 
 
@@ -147,6 +147,8 @@ def resume(
     with contextlib.ExitStack() as held:
         with setting_up():
             folder = RunFolder.open(path)
+            if folder.is_complete():
+                return False
             held.enter_context(folder.alone())
             made = folder.environment
             refuse_edited(folder.config, made.get("config"))
@@ -169,8 +171,8 @@ def resume(
         if unfinished:
             job = _settle(_with_loggers(job, folder), folder, state)
             state = _train(job, folder, state)
-        if unfinished or not folder.figures():  # the run may have been killed before it saved them
-            _save_figures(job, folder, state)
+        # a finished run may have been killed before it saved its figures
+        _finish(job, folder, state, anew=unfinished)
     return unfinished
 
 
@@ -357,7 +359,14 @@ def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
         ) from error
 
 
-def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
+def _finish(job: _Job, folder: RunFolder, state: TrainerState, *, anew: bool = True) -> None:
+    """Save the method's figures unless they are there, and then that nothing is left to do."""
+    if (not anew and folder.figures()) or _save_figures(job, folder, state):
+        with contextlib.suppress(OSError):  # the next resume looks again
+            folder.mark_complete()
+
+
+def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> bool:
     """Save the method's figures; a failure is only a warning because the run is complete."""
     try:
         stream = job.stream.at("figures")
@@ -365,7 +374,9 @@ def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
             data = job.data if job.trainer.privacy is None else job.data.without_clients()
             if isinstance(job.method, Reporting):
                 folder.save_figures(job.method.figures(state.server_state, data))
+        return True
     except OSError as error:
         logger.warning("the figures of %s cannot be saved: %s", folder.path, one_line(error))
     except Exception:
         logger.warning("the figures of %s cannot be saved", folder.path, exc_info=True)
+    return False

@@ -7,47 +7,30 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
+from typing import Any, BinaryIO
 
-from fedbolic.core import figure, reading
-from fedbolic.core.checksums import DamagedError, Grown, load_sealed, read_table, save_sealed
-from fedbolic.core.client_states import ClientStateLog, ClientStates, open_as_folder
+from fedbolic.core import figure
+from fedbolic.core.checksums import DamagedError, Grown, open_as_folder
+from fedbolic.core.client_states import ClientStateLog, ClientStates
 from fedbolic.core.figure import Figure
 from fedbolic.core.imports import extra
 from fedbolic.core.rows import Row
+from fedbolic.core.torch_files import load_sealed, save_sealed
+from fedbolic.run.run_files import COMPLETE, HEADERS, RunFiles
 
 with extra("run", "fedbolic.run"):
     from filelock import FileLock, Timeout
 
-HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
-"""Header lines of the append-only files, by name."""
-
-Folders: TypeAlias = Path | str | Sequence[Path | str]
-"""One folder or several."""
-
 _NUMBERS = {name: tuple(HEADERS) for name in ("sizes", "checksums")}
 _NUMBERS["client_states"] = ("generation", "size", "checksum")
 
-_Line = TypeVar("_Line", "Row", "ExchangeTime")
-
-
-class ExchangeTime(NamedTuple):
-    """Seconds until a checkpoint; ``exchange`` is 0 if ``round`` ended there."""
-
-    round: int
-    exchange: int
-    seconds: float
-
 
 @dataclass(frozen=True)
-class RunFolder:
-    """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
-
-    It also contains ``engine.json`` if the engine was chosen automatically, ``clients-N.log`` if
-    clients keep state, and a folder ``figures`` if the method gives figures.
+class RunFolder(RunFiles):
+    """The files of a run, written by one process at a time and safe against kills.
 
     Metrics contain no times, so the files of two runs with one seed are identical. A checkpoint
     records how many bytes of metrics, times and client states belong to it, and their checksums.
@@ -57,7 +40,6 @@ class RunFolder:
         path: The folder.
     """
 
-    path: Path
     _grown: dict[str, "Grown"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -134,44 +116,13 @@ class RunFolder:
         with self.alone():
             shutil.rmtree(self.path)
 
-    @property
-    def config(self) -> Path:
-        """File with the complete configuration of the run."""
-        return self.path / "config.yaml"
-
-    @property
-    def checkpoint(self) -> Path:
-        """File with the state after the last exchange."""
-        return self.path / "state.pt"
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Versions and machine of the process that started the run.
-
-        Raises:
-            DamagedError: If the file is damaged.
-        """
-        return read_table(self.path / "environment.json")
-
-    @property
-    def engine(self) -> str | None:
-        """The automatically chosen engine of the run; ``None`` if none was chosen.
-
-        Raises:
-            DamagedError: If the file is damaged.
-        """
-        file = self.path / "engine.json"
-        if not file.exists():
-            return None
-        engine = read_table(file).get("engine")
-        if not isinstance(engine, str):
-            raise DamagedError(file, "is damaged: it names no engine")
-        return engine
-
     def save_engine(self, engine: str, seconds: Mapping[str, float]) -> None:
         """Save the chosen engine, and the seconds that an exchange took with each candidate."""
-        text = json.dumps({"engine": engine, "seconds": dict(seconds)}, indent=2)
-        self._replace("engine.json", lambda file: file.write(f"{text}\n".encode()))
+        self._save_table("engine.json", {"engine": engine, "seconds": dict(seconds)})
+
+    def mark_complete(self) -> None:
+        """Record that nothing is left to do, with length and checksum of every file."""
+        self._save_table(COMPLETE, self.grown_files())
 
     def client_states(self) -> ClientStates:
         """An empty store of client states on disk, for a run that starts in this folder."""
@@ -222,6 +173,10 @@ class RunFolder:
             grown = Grown.of(path)
         _append(path, text)
         self._grown[name] = grown.after(text.encode())
+
+    def _save_table(self, name: str, table: Mapping[str, Any]) -> None:
+        text = json.dumps(table, indent=2)
+        self._replace(name, lambda file: file.write(f"{text}\n".encode()))
 
     def _replace(self, name: str, write: Callable[[BinaryIO], object]) -> None:
         draft = self.path / f"{name}.draft"
@@ -297,46 +252,6 @@ class RunFolder:
             raise
         shutil.rmtree(self.path / "figures", ignore_errors=True)
         draft.rename(self.path / "figures")
-
-    def figures(self) -> list[Path]:
-        """The files of all saved figures, sorted by name; empty if there are none."""
-        return sorted((self.path / "figures").glob("*.npz"))
-
-    def rows(self) -> list[Row]:
-        """All measurements in order; an incomplete last line is left out.
-
-        Raises:
-            DamagedError: If the file is damaged.
-        """
-        return self._parsed(
-            "metrics.csv",
-            lambda r, client, name, v: Row(int(r), int(client) if client else None, name, float(v)),
-        )
-
-    def times(self) -> list[ExchangeTime]:
-        """Seconds of all exchanges in order; an incomplete last line is left out.
-
-        Raises:
-            DamagedError: If the file is damaged.
-        """
-        return self._parsed("times.csv", lambda r, e, s: ExchangeTime(int(r), int(e), float(s)))
-
-    def _parsed(self, name: str, parse: Callable[..., _Line]) -> list[_Line]:
-        """The complete lines of an append-only file, of which ``parse`` takes the cells."""
-        try:
-            with reading.open_file(self.path / name) as file:
-                texts = reading.lines(file, name)
-                if next(texts, "") != HEADERS[name]:
-                    raise ValueError(f"its first line is not the header of {name}")
-                whole = (text for text in texts if text.endswith("\n"))
-                return [parse(*row) for _, row in reading.table_rows(whole, name, delimiter=",")]
-        except (ValueError, TypeError) as error:
-            raise DamagedError(self.path / name, f"is damaged: {error}") from error
-
-
-def listed(folders: Folders) -> list[Path]:
-    """Paths of one folder or several."""
-    return [Path(each) for each in ([folders] if isinstance(folders, str | Path) else folders)]
 
 
 def _read_entries(file: Path, *, device: str | None = None) -> dict[str, Any]:

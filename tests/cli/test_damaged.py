@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedbolic.core.checksums import load_sealed, save_sealed
+from fedbolic.core.torch_files import load_sealed, save_sealed
 from fedbolic.federated import Sequential, Trainer
 from fedbolic.report import plots
 from fedbolic.run.configuration import build

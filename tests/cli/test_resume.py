@@ -9,7 +9,8 @@ import torch
 from fedbolic.run import record
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import resume, run
-from fedbolic.run.record import HEADERS, RunFolder
+from fedbolic.run.record import RunFolder
+from fedbolic.run.run_files import HEADERS
 
 METHODS = {
     "ditto": ["--method=fedbolic.methods.Ditto"],  # every client keeps a personal model

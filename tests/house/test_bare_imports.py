@@ -68,8 +68,8 @@ USES = {
         "from fedbolic.federated.accounting.accountants import renyi_epsilon\n"
         "renyi_epsilon('poisson', 0.1, 1.0, 3, dp_delta=1e-5)",
     ),
-    "plots": ("from fedbolic.report.plots import new_canvas; new_canvas(1, 1)",),
-    "umap": ("from fedbolic.report.plots import umap; umap(None)",),
+    "plots": ("from fedbolic.report.canvas import new_canvas; new_canvas(1, 1)",),
+    "umap": ("from fedbolic.report.figure_plots import umap; umap(None)",),
     "flower": ("import fedbolic.remote.app", "import fedbolic.remote.flower"),
     "export": (
         "from fedbolic.run.exports import _onnx; _onnx(None, None)",

@@ -11,8 +11,8 @@ import zlib
 import numpy as np
 import torch
 
-from fedbolic.core.checksums import save_sealed
 from fedbolic.core.client_states import RECORD_HEAD
+from fedbolic.core.torch_files import save_sealed
 from tests.readers import formats
 from tests.readers.formats import FORMATS, N, arrays, graph, labelled, parts, placed
 

@@ -12,7 +12,7 @@ from fedbolic.report.panels import (
     megabytes_panel,
     seconds_panel,
 )
-from fedbolic.run.record import ExchangeTime
+from fedbolic.run.run_files import ExchangeTime
 
 pytest.importorskip("matplotlib.figure")
 

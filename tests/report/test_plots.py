@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedbolic.core.figure import DiscFigure, EmbeddingFigure
+from fedbolic.core.figure import DiscFigure, EmbeddingFigure, write_figure
 from fedbolic.core.rows import Row
 from fedbolic.manifolds import Poincare
-from fedbolic.report.plots import draw_figure, draw_figures, nearest_marks, pca, plot, plot_ranks
+from fedbolic.report.figure_plots import draw_figure, nearest_marks, pca
+from fedbolic.report.plots import draw_figures, plot, plot_ranks
 from fedbolic.run.record import RunFolder
 
 pytest.importorskip("matplotlib.figure")
@@ -45,7 +46,7 @@ def disc(num_classes=3, radius=0.5):
 def drawing(folder, figure):
     """Pixels of a figure after saving, drawing and reading."""
     folder.save_figures({"a": figure})
-    draw_figure(folder.figures()[0], title="t")
+    draw_figure(folder.figures()[0], title="t", digest="")
     return image.imread(folder.path / "figures" / "a.png")
 
 
@@ -66,6 +67,31 @@ def test_a_plot_shows_mean_and_range_over_seeds(tmp_path, drawn):
     assert right.lines[0].get_ydata() == pytest.approx([40.0, 70.0])
     band = left.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((30.0, 60.0))
+
+
+def test_a_plot_is_drawn_again_when_what_it_shows_has_changed(tmp_path, drawn):
+    file = tmp_path / "plot.png"
+    plot({"a": [measured(0)]}, file)
+    plot({"a": [[*measured(0), Row(2, None, "train/loss", 0.1)]]}, file)
+    assert len(drawn) == 1
+    for changed in ({"b": [measured(0)]}, {"b": [measured(1)]}, {"b": [measured(1), measured(0)]}):
+        plot(changed, file)
+    plot_ranks({"a": 1.0, "b": 2.0}, 1.0, file)
+    plot_ranks({"a": 1.0, "b": 2.0}, 1.0, file)
+    plot_ranks({"a": 1.0, "b": 2.0}, 1.5, file)
+    assert len(drawn) == 6
+    file.unlink()
+    plot_ranks({"a": 1.0, "b": 2.0}, 1.5, file)
+    assert len(drawn) == 7
+
+
+def test_a_figure_is_drawn_again_when_its_points_or_its_title_have_changed(folder, drawn):
+    for title, radius in (("t", 0.5), ("t", 0.5), ("t", 0.4), ("u", 0.4), ("u", 0.4)):
+        (folder.path / "figures").mkdir(exist_ok=True)
+        with (folder.path / "figures" / "a.npz").open("wb") as file:
+            write_figure(disc(radius=radius), file)
+        draw_figures({title: folder})
+    assert [canvas.axes[0].get_title()[0] for canvas in drawn] == ["t", "t", "u"]
 
 
 def test_a_disc_is_drawn_and_follows_its_points_and_marks(folder):

@@ -20,7 +20,7 @@ from fedbolic.report.run_scores import (
     spread,
     with_personal,
 )
-from fedbolic.run.record import ExchangeTime
+from fedbolic.run.run_files import ExchangeTime
 
 
 def rows(name, *values):
