@@ -15,9 +15,15 @@ from fedbolic.formulas.lorentz_formulas import hyperboloid_read
 from fedbolic.formulas.numerics import bounded
 from fedbolic.formulas.registrar import points, replaced_by, with_kernel
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.nn.functional.boost import from_origin, timed_points, to_origin, with_time
 from fedbolic.nn.functional.coordinates import with_space_part
-from fedbolic.nn.functional.tangent import exp_factors, length_of
+from fedbolic.nn.functional.tangent import (
+    exp_factors,
+    from_origin,
+    length_of,
+    timed_points,
+    to_origin,
+    with_time,
+)
 
 
 @with_kernel("boosts.boost", axes=2)

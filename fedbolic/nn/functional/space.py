@@ -1,12 +1,14 @@
-"""Base of all hyperbolic layers, with input checks and rounding."""
+"""Bases of all hyperbolic layers, with input checks and rounding."""
 
 import functools
+from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
+from fedbolic.core import check
 from fedbolic.formulas.numerics import HALVES, narrow
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.curvature import Recorded, value_of
@@ -109,7 +111,13 @@ class HyperbolicModule(Recorded, Generic[Space]):
                 f"{name} must have {number} coordinates ({first}) along its last axis, "
                 f"got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
             )
-        _check_dtype(x, weight, name=name)
+        if not x.is_floating_point():
+            raise ValueError(f"{name} must be floating, got {x.dtype}: use {name}.float()")
+        if weight is not None and not _multiply(x, weight):
+            raise ValueError(
+                f"{name} must be {weight.dtype} as the layer is, got {x.dtype}: "
+                f"use {name}.to({weight.dtype}) or layer.to({x.dtype})"
+            )
         if not timed and x.numel():
             self._warned = look(x, self.input_c, warned=self._warned, layer=self)
 
@@ -134,6 +142,81 @@ class HyperbolicModule(Recorded, Generic[Space]):
     @override
     def extra_repr(self) -> str:
         return self.describe()
+
+
+class OutputRows(HyperbolicModule[Space], ABC):
+    """Base of layers with one row of weights, and maybe a bias, per output.
+
+    Args:
+        manifold: Space of the inputs.
+        in_features: Dimensions of the input space.
+        out_features: Number of outputs.
+        bias: Whether to learn a bias.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1 or the space is refused.
+    """
+
+    outputs: ClassVar[str] = "out_features"
+    """Name of the number of outputs, in errors and in ``print``."""
+
+    weighs_time: ClassVar[bool] = False
+    """True if rows have a coefficient of the time coordinate, on the hyperboloid."""
+
+    def __init__(
+        self,
+        manifold: Space,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(manifold)
+        check.at_least(1, **{"in_features": in_features, self.outputs: out_features})
+        self.in_features, self.out_features = in_features, out_features
+        columns = in_features + (self.weighs_time and self.model is Lorentz)
+        weight = torch.empty(out_features, columns, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(weight.new_empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters."""
+        with torch.no_grad():
+            self.begin()
+            if self.bias is not None:
+                self.bias.zero_()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Draw new values of ``weight``."""
+
+    @override
+    def extra_repr(self) -> str:
+        outputs = {self.outputs: self.out_features}
+        return self.describe(in_features=self.in_features, **outputs, bias=self.bias is not None)
+
+
+class Head(OutputRows[Lorentz | Poincare], ABC):
+    """Base of layers that give one logit per class; arguments are those of ``OutputRows``."""
+
+    outputs = "num_classes"
+
+    def __init__(
+        self,
+        manifold: Lorentz | Poincare,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(manifold, in_features, num_classes, bias=bias, device=device, dtype=dtype)
 
 
 def checked(
@@ -179,26 +262,7 @@ def remedy(x: Tensor, ambient: int, timed: bool) -> str:
     return "give the layer the number of dimensions without time, and inputs all coordinates"
 
 
-def _check_dtype(x: Tensor, weight: Tensor | None = None, *, name: str = "x") -> None:
-    """Check that a layer can compute with the dtype of its input.
-
-    Args:
-        x: Input of a layer.
-        weight: Parameter to multiply with ``x``; under autocast, both may be of any dtype up to
-            float32.
-        name: Name of ``x`` in messages.
-
-    Raises:
-        ValueError: If ``x`` is not floating or its dtype is not that of ``weight``.
-    """
-    if not x.is_floating_point():
-        raise ValueError(f"{name} must be floating, got {x.dtype}: use {name}.float()")
-    if weight is None or x.dtype == weight.dtype:
-        return
-    narrow = (torch.float32, *HALVES)
-    if torch.is_autocast_enabled(x.device.type) and {x.dtype, weight.dtype} <= set(narrow):
-        return
-    raise ValueError(
-        f"{name} must be {weight.dtype} as the layer is, got {x.dtype}: "
-        f"use {name}.to({weight.dtype}) or layer.to({x.dtype})"
-    )
+def _multiply(x: Tensor, weight: Tensor) -> bool:
+    """True if torch multiplies two dtypes: equal ones, under autocast any up to float32."""
+    dtypes, small = {x.dtype, weight.dtype}, {torch.float32, *HALVES}
+    return len(dtypes) == 1 or (torch.is_autocast_enabled(x.device.type) and dtypes <= small)

@@ -1,9 +1,10 @@
-r"""Exponential map, logarithm and translation at the origin, in as few passes as possible.
+r"""Exponential map, logarithm and translations at the origin, in as few passes as possible.
 
 A tangent at the origin is given by its coordinates :math:`v`, whose length is the distance of the
 point from the origin in both models. A point is given by the space coordinates :math:`s` of its
-image on the hyperboloid. ``c`` is minus the sectional curvature, a number or a tensor without axes;
-0 is flat space, where :math:`s = v`.
+image on the hyperboloid, and maybe the time coordinate :math:`C = \sqrt{1 + c |s|^2}` in radii.
+``c`` is minus the sectional curvature, a number or a tensor without axes; 0 is flat space, where
+:math:`s = v` and :math:`C = 1`.
 """
 
 import math
@@ -12,10 +13,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS, bounded
+from fedbolic.formulas.lorentz_formulas import hyperboloid_read
+from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS, bounded, dot
 from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio_and_cosh
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.nn.functional.coordinates import ball_point, hyperboloid_point, space_part
+from fedbolic.nn.functional.coordinates import (
+    ball_point,
+    hyperboloid_point,
+    on_hyperboloid,
+    space_part,
+)
+
+TimedPoints = tuple[Float[Tensor, "*#batch n"], Float[Tensor, "*#batch 1"]]
+"""Space coordinates and time coordinates."""
 
 
 def length_of(v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
@@ -98,3 +108,40 @@ def points_at(
 ) -> Float[Tensor, "*batch ambient"]:
     """Points whose images on the hyperboloid have the space coordinates ``s``, not clamped."""
     return hyperboloid_point(space, s) if isinstance(space, Lorentz) else ball_point(space, s)
+
+
+def from_origin(c: Tensor | float, x: TimedPoints, mean: TimedPoints) -> Float[Tensor, "*batch n"]:
+    r"""Space coordinates of points moved as the origin is moved to ``mean``.
+
+    .. math:: s + \Bigl(C + \frac{c \, m \cdot s}{1 + C_m}\Bigr) m
+    """
+    (s, time), (m, time_m) = x, mean
+    return torch.addcmul(s, time + dot(s, c * m) / (time_m + 1), m)
+
+
+def to_origin(c: Tensor | float, x: TimedPoints, mean: TimedPoints) -> Float[Tensor, "*batch n"]:
+    r"""Space coordinates of points moved as ``mean`` is moved to the origin.
+
+    .. math:: g + c \Bigl(\frac{m \cdot g}{1 + C_m} - \frac{g \cdot (s + m)}{C + C_m}\Bigr) m,
+        \quad g = s - m
+
+    The inverse of :func:`from_origin`, with the differences taken before any rounding.
+    """
+    (s, time), (m, time_m) = x, mean
+    gap = s - m
+    along = dot(gap, m) / (time_m + 1) - dot(gap, s + m) / (time + time_m)
+    return torch.addcmul(gap, c * along, m)
+
+
+def timed_points(space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]) -> TimedPoints:
+    """Space coordinates and time coordinates in radii of points, with bounded gradients."""
+    c, x = bounded(space.c), bounded(x)
+    if isinstance(space, Lorentz):
+        return hyperboloid_read(x[..., 1:], c, x.dtype)
+    time, s = on_hyperboloid(space, x)
+    return s, time
+
+
+def with_time(space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]) -> TimedPoints:
+    """Space coordinates, clamped to the range of the hyperboloid, with their time coordinates."""
+    return hyperboloid_read(s, space.c, s.dtype)

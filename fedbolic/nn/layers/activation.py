@@ -96,8 +96,8 @@ class TangentActivation(_Activation):
         return from_tangent(space, self.function(to_tangent(space, x)))
 
 
-def named(function: Pointwise) -> dict[str, str]:
-    """Name of a function for ``print``; empty for a module, which prints itself."""
-    if isinstance(function, nn.Module):
+def named(function: Pointwise | None) -> dict[str, str]:
+    """Name of a function for ``print``; empty for none, and for a module, which prints itself."""
+    if function is None or isinstance(function, nn.Module):
         return {}
     return {"function": getattr(function, "__name__", repr(function))}

@@ -9,12 +9,10 @@ from typing_extensions import override
 from fedbolic.formulas.numerics import bounded, root, square
 from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.nn.functional.boost import from_origin, with_time
 from fedbolic.nn.functional.coordinates import on_hyperboloid, with_space_part
 from fedbolic.nn.functional.hyperplane import lengths
-from fedbolic.nn.functional.rows import OutputRows
-from fedbolic.nn.functional.space import rounded, wide
-from fedbolic.nn.functional.tangent import exp_factors, length_of
+from fedbolic.nn.functional.space import OutputRows, rounded, wide
+from fedbolic.nn.functional.tangent import exp_factors, from_origin, length_of, with_time
 from fedbolic.nn.layers.activation import Pointwise, named
 
 
@@ -108,7 +106,7 @@ class BusemannLinear(OutputRows[Lorentz | Poincare]):
     @override
     def describe(self, **settings: object) -> str:
         settings["gyro_bias"] = self.gyro_bias is not None
-        return super().describe(**settings, **named(self.activation) if self.activation else {})
+        return super().describe(**settings, **named(self.activation))
 
 
 def scaled_busemann(

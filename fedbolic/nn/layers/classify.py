@@ -11,8 +11,7 @@ from fedbolic.formulas.registrar import replaced_by
 from fedbolic.formulas.sinh_ratio import asinh_ratio
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.hyperplane import hyperplane_logits, lengths, timed, unit_normals
-from fedbolic.nn.functional.rows import Head
-from fedbolic.nn.functional.space import rounded, wide
+from fedbolic.nn.functional.space import Head, rounded, wide
 
 
 def _takes(head: "MLR", space: Lorentz | Poincare, x: Tensor) -> bool:

@@ -13,8 +13,7 @@ from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import ball_point, clamp_norm, hyperboloid_point
 from fedbolic.nn.functional.hyperplane import lengths, normals, timed, unit_normals
-from fedbolic.nn.functional.rows import OutputRows
-from fedbolic.nn.functional.space import Space, rounded, wide
+from fedbolic.nn.functional.space import OutputRows, Space, rounded, wide
 from fedbolic.nn.layers.activation import Pointwise, SpaceActivation, named
 
 Products = Callable[[Tensor, Tensor | None], Tensor]
@@ -107,20 +106,7 @@ class Linear(FullyConnected[Lorentz | Poincare]):
         torch.Size([4, 2])
     """
 
-    def __init__(
-        self,
-        manifold: Lorentz | Poincare,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            manifold, in_features, out_features,
-            time=isinstance(manifold, Lorentz), bias=bias, device=device, dtype=dtype,
-        )  # fmt: skip
+    weighs_time = True
 
     @override
     def begin(self) -> None:
@@ -245,4 +231,4 @@ class LorentzFC(FullyConnected[Lorentz]):
 
     @override
     def describe(self, **settings: object) -> str:
-        return super().describe(**settings, **named(self.activation) if self.activation else {})
+        return super().describe(**settings, **named(self.activation))

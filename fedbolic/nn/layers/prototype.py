@@ -5,15 +5,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic.core import check
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import from_tangent
-from fedbolic.nn.functional.rows import Head
-from fedbolic.nn.functional.space import HyperbolicModule, rounded, wide
+from fedbolic.nn.functional.space import Head, rounded, wide
 from fedbolic.nn.layers.busemann import scaled_busemann
 
 
-class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
+class PrototypeHead(Head):
     r"""Logits that are minus the squared distances to one learnt prototype per class.
 
     .. math:: l_k = -d(x, \exp_0(w_k))^2
@@ -57,15 +55,10 @@ class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(manifold)
-        check.at_least(1, in_features=in_features, num_classes=num_classes)
-        self.in_features = in_features
-        shape = num_classes, in_features
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.reset_parameters()
+        super().__init__(manifold, in_features, num_classes, bias=False, device=device, dtype=dtype)
 
-    def reset_parameters(self) -> None:
-        """Re-initialise the parameters."""
+    @override
+    def begin(self) -> None:
         nn.init.normal_(self.weight, std=self.in_features**-0.5)
 
     @property
@@ -83,7 +76,7 @@ class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
 
     @override
     def extra_repr(self) -> str:
-        return self.describe(in_features=self.in_features, num_classes=self.weight.shape[0])
+        return self.describe(in_features=self.in_features, num_classes=self.out_features)
 
 
 class BusemannHead(Head):

@@ -8,9 +8,9 @@ from typing_extensions import override
 from fedbolic.formulas.lorentz_formulas import hyperboloid_gap
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.curvature import load_numbers
-from fedbolic.nn.functional.boost import timed_points
 from fedbolic.nn.functional.coordinates import with_space_part
 from fedbolic.nn.functional.space import HyperbolicModule, wide
+from fedbolic.nn.functional.tangent import timed_points
 
 
 class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):

@@ -8,8 +8,7 @@ from typing_extensions import override
 
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import with_space_part
-from fedbolic.nn.functional.rows import OutputRows
-from fedbolic.nn.functional.space import wide
+from fedbolic.nn.functional.space import OutputRows, wide
 from fedbolic.nn.functional.tangent import (
     log_factor,
     points_to_tangents,
