@@ -19,50 +19,31 @@ from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.space import wide
 
 
-class HyperboloidPoint(torch.autograd.Function):
+class _HyperboloidPoint(Formula):
     """``hyperboloid_point`` in two passes over the data, with one pass for the derivative."""
 
-    generate_vmap_rule = True
+    closed = True
 
+    @override
     @staticmethod
-    def forward(s: Tensor, c: Tensor | float) -> Tensor:
-        """The points."""
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, c = inputs
         size = torch.linalg.vector_norm(s, dim=-1, keepdim=True).clamp(max=_largest(s))
-        return torch.cat(((size * size + 1 / c).sqrt(), s), -1)
+        return (torch.cat(((size * size + 1 / c).sqrt(), s), -1),)
 
+    @override
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | float], output: Tensor) -> None:
-        """Save the points and the curvature."""
-        c = inputs[1]
-        ctx.number = None if isinstance(c, Tensor) else c
-        kept = (output, c) if ctx.number is None else (output,)
-        ctx.save_for_backward(*kept)
-        ctx.save_for_forward(*kept)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The gradients with respect to the space coordinates and the curvature."""
-        time, s, c = _coordinates(ctx)
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, c), time, s = inputs, parts[0][..., :1], parts[0][..., 1:]
         (gradient,) = grad_outputs
+        if gradient is None:
+            return None, None
         share = gradient[..., :1] / time
         by_s = torch.addcmul(gradient[..., 1:], s, share * (time < _largest(s)))
-        return by_s, (share / (-2 * c * c)).sum() if ctx.needs_input_grad[1] else None
-
-    @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
-        """The directional derivative."""
-        time, s, c = _coordinates(ctx)
-        along, along_c = grad_inputs
-        along = torch.zeros_like(s) if along is None else along
-        first = dot(s, along) * (time < _largest(s)) / time
-        if along_c is not None:
-            first = first - along_c / (2 * c * c * time)
-        return torch.cat((first, along), -1)
+        return by_s, share / (-2 * c * c) if isinstance(c, Tensor) else None
 
 
-def _coordinates(ctx: Any) -> tuple[Tensor, Tensor, Any]:
-    y, *c = ctx.saved_tensors
-    return y[..., :1], y[..., 1:], c[0] if c else ctx.number
+_hyperboloid_point = fused(_HyperboloidPoint)
 
 
 def _largest(s: Tensor) -> float:
@@ -78,7 +59,7 @@ def hyperboloid_point(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Ten
     """
     if torch.compiler.is_compiling():
         return torch.cat(((1 / space.c + square(s)).sqrt(), s), -1)
-    return HyperboloidPoint.apply(s, space.c)
+    return _hyperboloid_point(s, space.c)
 
 
 def clamp_norm(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
