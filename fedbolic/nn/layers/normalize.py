@@ -1,6 +1,6 @@
 """Batch norm and layer norm of points."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from typing import ClassVar
 
 import torch
@@ -21,24 +21,14 @@ from fedbolic.nn.functional.tangent import exp_factors, length_of, log_factor
 class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
     """Base of batch norms: points are moved from their centroid to the origin and scaled there.
 
-    Args:
-        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
-        num_features: Dimensions of the space, without time.
-        eps: Number added to the variance, above 0.
-        momentum: Weight of a new batch in the running statistics, in [0, 1].
-        affine: Whether to learn the scale and the tangent of the new centroid.
-        device: Device of the parameters and buffers.
-        dtype: Data type of the parameters and buffers.
-
-    Raises:
-        ValueError: If a number is out of range or the space is refused.
+    Arguments and errors are those of ``HyperbolicBatchNorm``.
     """
 
     mixes_examples: ClassVar[bool] = True
     """Declaration read by ``Model.mixes_examples``."""
 
-    per_coordinate: ClassVar[bool] = True
-    """Shape of the variance and of the learnt scale: one number per coordinate, or one in all."""
+    per_coordinate: ClassVar[bool]
+    """True for a scale per space coordinate, False for one scale of all distances from 0."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -67,20 +57,6 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         self.register_buffer("running_mean", zeros)
         self.register_buffer("running_var", zeros.new_ones(scales))
 
-    @abstractmethod
-    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-        """Coordinates to scale, from space coordinates on the hyperboloid."""
-
-    @abstractmethod
-    def space_coordinates(
-        self, c: Tensor | float, v: Float[Tensor, "n dim"]
-    ) -> Float[Tensor, "n dim"]:
-        """Inverse of ``coordinates``."""
-
-    @abstractmethod
-    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, "*scales"]:
-        """Variance of the coordinates of a batch, in the shape of the scales."""
-
     def reset_running_stats(self) -> None:
         """Reset the running mean to the origin and the running variance to 1."""
         self.running_mean.zero_()
@@ -97,25 +73,26 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x, self.num_features, self.running_mean)
         space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
+        if self.training and len(points) < 2:
+            raise ValueError(
+                f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
+                "call eval() to normalise single points"
+            )
+        mean, v = centred(space, points, None if self.training else wide(self.running_mean))
+        if not self.per_coordinate:  # tangents, as long as distances
+            v = v * log_factor(space.c, length_of(v))
         if self.training:
-            if len(points) < 2:
-                raise ValueError(
-                    f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
-                    "call eval() to normalise single points"
-                )
-            mean, s = centred(space, points)
-            v = self.coordinates(space.c, s)
-            variance = self.variance(v)
+            squares = v.square()
+            variance = squares.mean(0) if self.per_coordinate else squares.sum(-1).mean()
             self._follow(space, mean, variance, len(points))
         else:
-            _, s = centred(space, points, wide(self.running_mean))
-            v = self.coordinates(space.c, s)
             variance = wide(self.running_var)
         v = v * (variance + self.eps).rsqrt()
         if self.weight is not None:
             v = v * wide(self.weight)
-        s = self.space_coordinates(space.c, v)
-        y = recentred(space, s, None if self.bias is None else wide(self.bias))
+        if not self.per_coordinate:
+            v = v * exp_factors(space.c, length_of(v))[0]
+        y = recentred(space, v, None if self.bias is None else wide(self.bias))
         return self.rounded(y.reshape(x.shape), x, self.running_mean)
 
     @torch.no_grad()
@@ -188,19 +165,7 @@ class HyperbolicBatchNorm(PointBatchNorm):
         tensor(True)
     """
 
-    @override
-    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-        return s
-
-    @override
-    def space_coordinates(
-        self, c: Tensor | float, v: Float[Tensor, "n dim"]
-    ) -> Float[Tensor, "n dim"]:
-        return v
-
-    @override
-    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, " dim"]:
-        return v.square().mean(0)
+    per_coordinate = True
 
 
 class GyroBatchNorm(PointBatchNorm):
@@ -251,20 +216,6 @@ class GyroBatchNorm(PointBatchNorm):
     """
 
     per_coordinate = False
-
-    @override
-    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-        return s * log_factor(c, length_of(s))
-
-    @override
-    def space_coordinates(
-        self, c: Tensor | float, v: Float[Tensor, "n dim"]
-    ) -> Float[Tensor, "n dim"]:
-        return v * exp_factors(c, length_of(v))[0]
-
-    @override
-    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, ""]:
-        return v.square().sum(-1).mean()
 
 
 class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
