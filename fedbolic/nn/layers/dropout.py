@@ -1,6 +1,7 @@
 """Dropout layers whose masks are a function of a seed in the module's state."""
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,17 +18,26 @@ SEED = "dropout_seed"
 """Name of the seed buffer; a federated engine looks for it in any network."""
 
 
-class _Coins(nn.Module):
+class _Coins(nn.Module, ABC):
     """Dropout rate, seed, and the masks that the seed determines."""
 
     dropout_seed: Tensor
 
-    def __init__(self, p: float, *, device: torch.device | str | None = None) -> None:
+    def __init__(self, p: float = 0.5, *, device: torch.device | str | None = None) -> None:
         super().__init__()
         check.rate(below_one=True, p=p)
         self.p = p
         if p:
             self.register_buffer(SEED, torch.randint(2**63 - 1, (), device=device))
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` with random elements dropped in training, and unchanged in evaluation."""
+        return self._dropped(x) if self.training and self.p else x
+
+    @abstractmethod
+    def _dropped(self, x: Tensor) -> Tensor:
+        """``x`` with random elements dropped."""
 
     @property
     def _least(self) -> int:
@@ -129,17 +139,9 @@ class Dropout(_Coins):
         tensor([1., 1., 1.])
     """
 
-    def __init__(self, p: float = 0.5, *, device: torch.device | str | None = None) -> None:
-        super().__init__(p, device=device)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``x`` with random elements set to 0 in training, and unchanged in evaluation."""
-        if not self.training or self.p == 0:
-            return x
-        return self._masked(x)
-
+    @override
     @replaced_by(_masked_by_kernel, _takes)
-    def _masked(self, x: Tensor) -> Tensor:
+    def _dropped(self, x: Tensor) -> Tensor:
         return x * self._kept(x.shape, x.dtype, x.device).div_(1 - self.p)
 
 
@@ -171,10 +173,8 @@ class ChannelDropout(_Coins):
         check.at_least(1, num_axes=num_axes)
         self.num_axes = num_axes
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``x`` with random channels set to 0 in training, and unchanged in evaluation."""
-        if not self.training or self.p == 0:
-            return x
+    @override
+    def _dropped(self, x: Tensor) -> Tensor:
         num_axes = 1 if (self.num_axes, x.ndim) == (2, 3) else self.num_axes
         channels = (*x.shape[:-num_axes], *[1] * num_axes)
         return x * self._kept(channels, x.dtype, x.device).div_(1 - self.p)
@@ -208,13 +208,8 @@ class AlphaDropout(_Coins):
         tensor([-0.7792,  0.7792])
     """
 
-    def __init__(self, p: float = 0.5, *, device: torch.device | str | None = None) -> None:
-        super().__init__(p, device=device)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``x`` with random elements saturated in training, and unchanged in evaluation."""
-        if not self.training or self.p == 0:
-            return x
+    @override
+    def _dropped(self, x: Tensor) -> Tensor:
         a = ((1 - self.p) * (1 + self.p * SATURATED**2)) ** -0.5
         kept = self._kept(x.shape, x.dtype, x.device)
         return a * (x * kept + SATURATED * (1 - kept)) - a * self.p * SATURATED
