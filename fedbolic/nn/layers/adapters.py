@@ -21,22 +21,12 @@ AdapterKind: TypeAlias = Literal["lora", "hyplora"]
 
 
 class LowRankUpdate(nn.Module):
-    r"""Update of LoRA: two matrices of low rank, 0 at first.
-
-    .. math:: \Delta(x) = \frac \alpha r B A x
+    """Update of ``LoRALinear``: two matrices of low rank, 0 at first.
 
     Args:
         base: Linear layer to adapt; its widths, device and dtype are those of the matrices.
-        rank: Rank :math:`r`, at least 1.
-        alpha: Factor :math:`\alpha`, above 0.
-
-    References:
-        Hu et al. (2022), Sec. 4.1, arXiv:2106.09685.
-
-    Example:
-        >>> update = LowRankUpdate(nn.Linear(8, 3), rank=2, alpha=4.0)
-        >>> update(torch.ones(8)).detach(), update.factor
-        (tensor([0., 0., 0.]), 2.0)
+        rank: Rank, at least 1.
+        alpha: Factor, above 0.
     """
 
     def __init__(self, base: nn.Linear, *, rank: int, alpha: float) -> None:
@@ -54,41 +44,17 @@ class LowRankUpdate(nn.Module):
 
 
 class HyperbolicLowRankUpdate(HyperbolicModule[Lorentz]):
-    r"""Update of HypLoRA: two matrices of low rank act on the space coordinates of a point.
-
-    .. math:: \Delta(x) = \frac \alpha r \log_0 \bigl[ \sqrt{|y|^2 + 1/c}, \; y \bigr], \qquad
-        y = B A \, x_s, \quad x_s = \frac{\sinh(\sqrt c |x|)}{\sqrt c |x|} x
-
-    The logarithm does not undo the exponential, because the matrices act between them on space
-    coordinates, not on tangents: long features weigh more, and long updates are damped. For
-    :math:`c \to 0` the update is that of LoRA. By default :math:`c = 1/n`, which puts features of
-    mean square 1, such as those after layer norm, one curvature radius from the origin.
+    """Update of ``HypLoRALinear``: two matrices of low rank act on space coordinates of a point.
 
     Args:
         base: Linear layer to adapt; its widths, device and dtype are those of the matrices.
-        rank: Rank :math:`r`, at least 1.
-        alpha: Factor :math:`\alpha`, above 0.
-        c: Minus the sectional curvature, a number above 0 or a ``Curvature``; ``None`` for one over
-            the number of input features. The paper's :math:`K` is :math:`1/c`.
-
-    References:
-        Yang et al. (2025), Sec. 4, arXiv:2410.04010. Departs from the authors' code, which divides
-        features by a constant before the exponential and not back after the logarithm: here the
-        constant is in the curvature, so that the flat limit is LoRA at the same step size.
-
-    Example:
-        >>> update = HyperbolicLowRankUpdate(nn.Linear(8, 3), rank=2, alpha=4.0)
-        >>> update(torch.ones(8)).detach(), update.curvature
-        (tensor([0., 0., 0.]), 0.125)
+        rank: Rank, at least 1.
+        alpha: Factor, above 0.
+        c: As in ``HypLoRALinear``.
     """
 
     def __init__(
-        self,
-        base: nn.Linear,
-        *,
-        rank: int,
-        alpha: float,
-        c: Curvature | float | None = None,
+        self, base: nn.Linear, *, rank: int, alpha: float, c: Curvature | float | None
     ) -> None:
         super().__init__(Lorentz(1 / base.in_features if c is None else c))
         self.down, self.up = _matrices(base, rank, alpha)
@@ -106,7 +72,24 @@ class HyperbolicLowRankUpdate(HyperbolicModule[Lorentz]):
         return self.describe(rank=len(self.down), factor=self.factor)
 
 
-class LoRALinear(nn.Module):
+class AdaptedLinear(nn.Module):
+    """Base of frozen linear layers with an update.
+
+    Args:
+        base: Layer to adapt; its parameters no longer require gradients.
+        adapter: Its update.
+    """
+
+    def __init__(self, base: nn.Linear, adapter: LowRankUpdate | HyperbolicLowRankUpdate) -> None:
+        super().__init__()
+        self.base, self.adapter = base.requires_grad_(False), adapter
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
+        return self.base(x) + self.adapter(x)
+
+
+class LoRALinear(AdaptedLinear):
     r"""Frozen linear layer with the update of LoRA, which changes nothing at first.
 
     .. math:: y = W x + b + \frac \alpha r B A x
@@ -135,13 +118,7 @@ class LoRALinear(nn.Module):
     """
 
     def __init__(self, base: nn.Linear, *, rank: int = 4, alpha: float = 8.0) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.adapter = LowRankUpdate(base, rank=rank, alpha=alpha)
-
-    @override
-    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
-        return self.base(x) + self.adapter(x)
+        super().__init__(base, LowRankUpdate(base, rank=rank, alpha=alpha))
 
     def merged(self) -> nn.Linear:
         """One linear layer with the same outputs; a hyperbolic update has none."""
@@ -154,18 +131,24 @@ class LoRALinear(nn.Module):
         return layer
 
 
-class HypLoRALinear(nn.Module):
-    """Frozen linear layer with the update of HypLoRA, which changes nothing at first.
+class HypLoRALinear(AdaptedLinear):
+    r"""Frozen linear layer with the update of HypLoRA, which changes nothing at first.
 
-    ``LoRALinear`` with ``HyperbolicLowRankUpdate``. A learnt curvature is the parameter
-    ``adapter.curvature.raw``.
+    .. math:: W x + b + \frac \alpha r \log_0 \bigl[ \sqrt{|y|^2 + 1/c}, \; y \bigr], \qquad
+        y = B A \, x_s, \quad x_s = \frac{\sinh(\sqrt c |x|)}{\sqrt c |x|} x
+
+    The logarithm does not undo the exponential, because the matrices act between them on space
+    coordinates, not on tangents: long features weigh more, and long updates are damped. For
+    :math:`c \to 0` the layer is ``LoRALinear``. By default :math:`c = 1/n`, which puts features of
+    mean square 1, such as those after layer norm, one curvature radius from the origin. A learnt
+    curvature is the parameter ``adapter.curvature.raw``.
 
     Args:
         base: Layer to adapt; its parameters no longer require gradients.
-        rank: Rank of the update, at least 1.
-        alpha: Factor of the update, above 0.
+        rank: Rank :math:`r` of the update, at least 1.
+        alpha: Factor :math:`\alpha`, above 0.
         c: Minus the sectional curvature, a number above 0 or a ``Curvature``; ``None`` for one over
-            the number of input features.
+            the number of input features. The paper's :math:`K` is :math:`1/c`.
 
     Shapes:
         Vectors ``(*, base.in_features)`` to vectors ``(*, base.out_features)``.
@@ -174,7 +157,9 @@ class HypLoRALinear(nn.Module):
         ValueError: If a value is out of range.
 
     References:
-        Yang et al. (2025), Sec. 4, arXiv:2410.04010.
+        Yang et al. (2025), Sec. 4, arXiv:2410.04010. Departs from the authors' code, which divides
+        features by a constant before the exponential and not back after the logarithm: here the
+        constant is in the curvature, so that the flat limit is LoRA at the same step size.
 
     Example:
         >>> layer = HypLoRALinear(nn.Linear(8, 3), rank=2)
@@ -190,13 +175,7 @@ class HypLoRALinear(nn.Module):
         alpha: float = 8.0,
         c: Curvature | float | None = None,
     ) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.adapter = HyperbolicLowRankUpdate(base, rank=rank, alpha=alpha, c=c)
-
-    @override
-    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
-        return self.base(x) + self.adapter(x)
+        super().__init__(base, HyperbolicLowRankUpdate(base, rank=rank, alpha=alpha, c=c))
 
 
 def add_adapters(
