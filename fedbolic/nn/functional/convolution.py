@@ -121,14 +121,7 @@ def kernel_convolution(
     ``vmap`` over clients gives one launch for all of them. The result is in channels-last layout.
     Products of float32 are exact, unless torch's setting for matrix products allows TF32; half
     types are summed in float32, and autocast applies. First derivatives are kernels, too; higher
-    ones are those of torch's operators.
-
-    Args:
-        x: As in :func:`im2col_convolution`, like all arguments.
-        weight: Kernels.
-        bias: One number for each output channel; ``None`` for zeros.
-        stride: Step between two windows, at least 1.
-        padding: Rows and columns of zeros on each side, at least 0.
+    ones are those of torch's operators. Arguments are those of :func:`im2col_convolution`.
     """
     given = [x, weight, *([] if bias is None else [bias.reshape(1, 1, 1, -1)])]
     if _casts(x, weight):
@@ -151,32 +144,6 @@ def _casts(*tensors: Tensor) -> bool:
     """True if autocast applies, which leaves float64 as it is."""
     on = torch.is_autocast_enabled(tensors[0].device.type)
     return on and all(t.dtype in KERNEL_DTYPES and t.dtype != torch.float64 for t in tensors)
-
-
-@replaced_by(kernel_convolution, takes_images)
-def stacked_convolution(
-    x: Float[Tensor, "n inputs height width"],
-    weight: Float[Tensor, "outputs inputs size size"],
-    bias: Float[Tensor, " outputs"] | None,
-    *,
-    stride: int,
-    padding: int,
-) -> Float[Tensor, "n outputs _ _"]:
-    """Convolution as a matrix product: by a kernel where there is one, else of copied windows.
-
-    Args:
-        x: As in :func:`im2col_convolution`, like all arguments.
-        weight: Kernels.
-        bias: One number for each output channel; ``None`` for zeros.
-        stride: Step between two windows, at least 1.
-        padding: Rows and columns of zeros on each side, at least 0.
-
-    Example:
-        >>> x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 5, 5)
-        >>> stacked_convolution(x, weight, None, stride=2, padding=2).shape
-        torch.Size([2, 4, 4, 4])
-    """
-    return im2col_convolution(x, weight, bias, stride=stride, padding=padding)
 
 
 def im2col_convolution(
@@ -221,3 +188,7 @@ def im2col_convolution(
     kernels = weight.permute(2, 3, 1, 0).flatten(0, 2)
     products = rows @ kernels if bias is None else torch.addmm(bias, rows, kernels)
     return products.view(n, height, width, outputs).permute(0, 3, 1, 2)
+
+
+stacked_convolution = replaced_by(kernel_convolution, takes_images)(im2col_convolution)
+"""Convolution as a matrix product: by a kernel where there is one, else of copied windows."""

@@ -101,7 +101,7 @@ def test_the_layer_is_that_of_torch(geometry):
 
 
 def test_clients_with_one_kernel_keep_the_convolution(monkeypatch):
-    monkeypatch.setattr(convolution, "im2col_convolution", None)
+    monkeypatch.setattr(convolution, "stacked_convolution", None)
     layer = StackableConv2d(1, 2, 3)
     assert vmap(layer)(torch.zeros(4, 2, 1, 5, 5)).shape == (4, 2, 2, 3, 3)
 
@@ -115,7 +115,7 @@ def test_stacked_clients_train_as_each_alone(backbone, monkeypatch):
         called.append(len(args))
         return im2col_convolution(*args, **named)
 
-    monkeypatch.setattr(convolution, "im2col_convolution", counted)
+    monkeypatch.setattr(convolution, "stacked_convolution", counted)
     monkeypatch.setattr(convolution, "prefers_im2col", torch._C._functorch.is_batchedtensor)
     method = FedAvg(backbone, rounds=1, lr=0.1)
     assert_engines_agree(method, data.to("cpu", torch.float64))
