@@ -22,6 +22,7 @@ from fedbolic.nn.layers.pool import CentroidPool
 from fedbolic.nn.layers.residual import HyperbolicResidual
 from fedbolic.nn.layers.to_manifold import ToManifold
 from fedbolic.nn.network.backbone import Backbone, image_shape
+from fedbolic.nn.network.resnet import stages
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,9 @@ class HyperbolicResNet(Backbone):
             entry=PixelsToPoints(space),
             stem=nn.Sequential(*parts.convolution(channels, self.width, 3), parts.relu()),
         )
-        inputs = self.width
-        for i, num_blocks in enumerate(self.blocks):
-            outputs = self.width * 2**i
-            stage = [parts.block(inputs, outputs, stride=min(i, 1) + 1)]
-            stage += [parts.block(outputs, outputs) for _ in range(num_blocks - 1)]
-            layers[f"stage{i + 1}"] = nn.Sequential(*stage)
-            inputs = outputs
+        layers |= stages(self.blocks, self.width, parts.block)
         layers["pool"] = nn.Sequential(nn.Flatten(1, 2), CentroidPool(space))
-        layers["linear"] = Linear(space, inputs, self.dim)
+        layers["linear"] = Linear(space, self.width * 2 ** (len(self.blocks) - 1), self.dim)
         layers["exit"] = ToTangents(space)
         return nn.Sequential(layers)
 
@@ -171,7 +166,7 @@ class _Parts:
         """ReLU of space coordinates."""
         return SpaceActivation(self.manifold, torch.relu)
 
-    def block(self, inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
+    def block(self, inputs: int, outputs: int, *, stride: int) -> nn.Module:
         """Residual block with a branch of two 3x3 convolutions, and a ReLU after the centroid."""
         branch = nn.Sequential(
             *self.convolution(inputs, outputs, 3, stride),

@@ -2,7 +2,7 @@
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,16 +79,30 @@ class ResNet(Backbone):
         in_channels, _, _ = image_shape(meta, "ResNet")
         norm = NORMS[self.norm]
         layers = OrderedDict(stem=_STEMS[self.stem](in_channels, self.width, norm))
-        channels = self.width
-        for i, num_blocks in enumerate(self.blocks):
-            outputs = self.width * 2**i
-            first = ResidualBlock(channels, outputs, norm, stride=min(i, 1) + 1)
-            others = [ResidualBlock(outputs, outputs, norm) for _ in range(num_blocks - 1)]
-            layers[f"stage{i + 1}"] = nn.Sequential(first, *others)
-            channels = outputs
+        layers |= stages(self.blocks, self.width, functools.partial(ResidualBlock, norm=norm))
         layers["pool"] = GlobalMean()
-        layers["linear"] = nn.Linear(channels, self.dim)
+        layers["linear"] = nn.Linear(self.width * 2 ** (len(self.blocks) - 1), self.dim)
         return nn.Sequential(layers)
+
+
+def stages(
+    blocks: Sequence[int], width: int, block: Callable[..., nn.Module]
+) -> dict[str, nn.Module]:
+    """Stages of a residual network by name; each after the first halves height and width.
+
+    Args:
+        blocks: Number of blocks in each stage.
+        width: Width of the first stage, doubled in each later one.
+        block: Builds a block from its inputs, its outputs and, by name, its stride.
+    """
+    made, inputs = {}, width
+    for i, num_blocks in enumerate(blocks):
+        outputs = width * 2**i
+        first = block(inputs, outputs, stride=min(i, 1) + 1)
+        others = [block(outputs, outputs, stride=1) for _ in range(num_blocks - 1)]
+        made[f"stage{i + 1}"] = nn.Sequential(first, *others)
+        inputs = outputs
+    return made
 
 
 Normed = Callable[[int], nn.Module]
