@@ -15,6 +15,7 @@ from fedbolic.kernels import (
     centroids,
     convolution,
     dropout,
+    launch,
     logits,
     maps,
     normals,
@@ -68,21 +69,18 @@ def row_cases(dtype: torch.dtype, place: str, model: dict) -> Iterator[Compiled]
     one, two = ("x c out", "x c g by_x by_c"), ("x y c out", "x y c g by_x by_y by_c")
     of_mean = "x mean c out", "x mean c g by_x by_mean by_c"
     dist = rows.row_distance_kernel, rows.row_gradient_kernel
-    of_rows = rows.ROW_NUMBERS, rows.ROW_GRADIENT_NUMBERS
     to_origin = radial.radial_kernel, radial.radial_gradient_kernel
-    of_origin = radial.RADIAL_NUMBERS, radial.RADIAL_GRADIENT_NUMBERS
     point_maps = maps.map_kernel, maps.map_gradient_kernel
-    of_maps = maps.MAP_NUMBERS, maps.MAP_GRADIENT_NUMBERS
     moves = boosts.boost_kernel, boosts.boost_gradient_kernel
-    of_moves = boosts.BOOST_NUMBERS, boosts.BOOST_GRADIENT_NUMBERS
-    for name, outward, both, pointers, numbers, widths, bounds in (
-        ("dist", None, dist, two, of_rows, WIDTHS, (128, 168)),
-        ("expmap0", True, to_origin, one, of_origin, (64,), (96, 128)),
-        ("logmap0", False, to_origin, one, of_origin, (64,), (96, 128)),
-        ("expmap", True, point_maps, two, of_maps, WIDTHS, (128, 168)),
-        ("logmap", False, point_maps, two, of_maps, WIDTHS, (128, 168)),
-        ("from origin", True, moves, of_mean, of_moves, (64,), (128, 168)),
-        ("to origin", False, moves, of_mean, of_moves, (64,), (128, 168)),
+    numbers = launch.VALUE_NUMBERS, launch.GRADIENT_NUMBERS
+    for name, outward, both, pointers, widths, bounds in (
+        ("dist", None, dist, two, WIDTHS, (128, 168)),
+        ("expmap0", True, to_origin, one, (64,), (96, 128)),
+        ("logmap0", False, to_origin, one, (64,), (96, 128)),
+        ("expmap", True, point_maps, two, WIDTHS, (128, 168)),
+        ("logmap", False, point_maps, two, WIDTHS, (128, 168)),
+        ("from origin", True, moves, of_mean, (64,), (128, 168)),
+        ("to origin", False, moves, of_mean, (64,), (128, 168)),
     ):
         way = {} if outward is None else {"OUTWARD": outward}
         for width in widths:
@@ -90,7 +88,7 @@ def row_cases(dtype: torch.dtype, place: str, model: dict) -> Iterator[Compiled]
                 sizes = {"WIDTH": width, "ROWS": numbers[i][dtype] // width}
                 yield Compiled(
                     f"{place} {name}{title}, d <= {width}", both[i], pointers[i],
-                    model | way | sizes | curved, rows.ROW_WARPS, bounds[i],
+                    model | way | sizes | curved, launch.WARPS, bounds[i],
                 )  # fmt: skip
 
 
@@ -98,8 +96,8 @@ def centroid_cases(dtype: torch.dtype, place: str, model: dict) -> Iterator[Comp
     """Centroids of sets."""
     model = model | {"WIDTH": 64}
     sizes = model | {"FIRST": int(model["HYPERBOLOID"])}
-    forward = sizes | {"ROWS": centroids.CENTROID_NUMBERS[dtype] // 64}
-    backward = sizes | {"ROWS": centroids.CENTROID_GRADIENT_NUMBERS[dtype] // 64}
+    forward = sizes | {"ROWS": launch.VALUE_NUMBERS[dtype] // 64}
+    backward = sizes | {"ROWS": launch.GRADIENT_NUMBERS[dtype] // 64}
     backward |= {"POINTS": True, "WEIGHTED": True, "CURVED": True}
     for name, kernel, pointers, of, most in (
         (", sum", centroids.centroid_sum_kernel, "x w c sums", forward, 128),
@@ -110,7 +108,7 @@ def centroid_cases(dtype: torch.dtype, place: str, model: dict) -> Iterator[Comp
          model | {"POINTS": True}, 128),
     ):  # fmt: skip
         title = f"{place} centroid{name}, d <= 64"
-        yield Compiled(title, kernel, pointers, of, rows.ROW_WARPS, most)
+        yield Compiled(title, kernel, pointers, of, launch.WARPS, most)
 
 
 def normal_cases(dtype: torch.dtype, place: str, model: dict) -> Iterator[Compiled]:
@@ -141,13 +139,13 @@ def flat_cases(dtype: torch.dtype) -> Iterator[Compiled]:
         {"FACTOR": 1.0, "CURVED": True} | _tile(tile), tile.warps, 128,
     )  # fmt: skip
     sizes = {"FACTOR": 2.0, "WORDS": dropout.DROPOUT_WORDS}
-    kernel, warps = dropout.dropout_kernel, dropout.DROPOUT_WARPS
+    kernel, warps = dropout.dropout_kernel, launch.WARPS
     yield Compiled("dropout", kernel, "x out", sizes, warps, 64, "seeds")
     numbers = {"BETA1": 0.9, "BETA2": 0.999, "LOG1": math.log(0.9), "LOG2": math.log(0.999)}
     yield Compiled(
         "Adam", adam.adam_kernel, "x g mean square new_x new_mean new_square",
         numbers | {"EPS": 1e-8, "DECAY": 0.1, "NUMBERS": adam.ADAM_NUMBERS},
-        adam.ADAM_WARPS, 128, "step",
+        launch.WARPS, 128, "step",
     )  # fmt: skip
 
 

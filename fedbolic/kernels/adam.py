@@ -8,10 +8,10 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
+from fedbolic.kernels.launch import WARPS, launch
+
 ADAM_NUMBERS = 1024
 """Numbers of a parameter that a program steps; all are one client's."""
-
-ADAM_WARPS = 4
 
 
 @triton.jit
@@ -78,14 +78,13 @@ def adam_update(
     """
     x, grad, mean, square = (t.contiguous() for t in (x, grad, mean, square))
     new_x, new_mean, new_square = (t if donate else torch.empty_like(t) for t in (x, mean, square))
-    if x.numel():
-        n = x.numel() // step.numel()
-        with torch.cuda.device_of(x):  # triton launches on the current device
-            adam_kernel[(triton.cdiv(n, ADAM_NUMBERS) * step.numel(),)](
-                x, grad, mean, square, step.contiguous(), new_x, new_mean, new_square,
-                n, lr, BETA1=beta1, BETA2=beta2, LOG1=_log(beta1), LOG2=_log(beta2),
-                EPS=eps, DECAY=weight_decay, NUMBERS=ADAM_NUMBERS, num_warps=ADAM_WARPS,
-            )  # fmt: skip
+    n = x.numel() // max(1, step.numel())
+    launch(
+        adam_kernel, triton.cdiv(n, ADAM_NUMBERS) * step.numel(), x,
+        x, grad, mean, square, step.contiguous(), new_x, new_mean, new_square,
+        n, lr, BETA1=beta1, BETA2=beta2, LOG1=_log(beta1), LOG2=_log(beta2),
+        EPS=eps, DECAY=weight_decay, NUMBERS=ADAM_NUMBERS, num_warps=WARPS,
+    )  # fmt: skip
     return new_x, new_mean, new_square
 
 

@@ -19,7 +19,6 @@ before any rounding, also those of the derivatives
 
 from collections.abc import Sequence
 
-import torch
 import triton
 from torch import Tensor
 from triton import language as tl
@@ -33,13 +32,17 @@ from fedbolic.kernels.images import (
     point_of,
     set_rows,
 )
-from fedbolic.kernels.launch import batch_strides, batches_of, row_sizes
+from fedbolic.kernels.launch import (
+    GRADIENT_NUMBERS,
+    VALUE_NUMBERS,
+    WARPS,
+    batch_strides,
+    batches_of,
+    launch,
+    row_sizes,
+)
 from fedbolic.kernels.radial import clamped_result, radial_factor, scaled_gradient
-from fedbolic.kernels.rows import ROW_WARPS, load_gradient, store_rows
-
-BOOST_NUMBERS = {torch.float32: 1024, torch.float64: 512}
-BOOST_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
-"""Coordinates of points that a program holds."""
+from fedbolic.kernels.rows import load_gradient, store_rows
 
 
 @triton.jit
@@ -160,13 +163,12 @@ def boost(x: Tensor, mean: Tensor, c: Tensor, *, hyperboloid: bool, outward: boo
     lead, ((x,), (mean,), (c,)) = batches_of((x,), (mean,), (c,))
     n, d = x.shape[-2], mean.shape[-1]
     out = x.new_empty(*lead, n, d + (hyperboloid and outward))
-    sizes = row_sizes(d, BOOST_NUMBERS[x.dtype])
-    if out.numel():
-        with torch.cuda.device_of(out):  # triton launches on the current device
-            boost_kernel[(triton.cdiv(n, sizes["ROWS"]) * lead.numel(),)](
-                x, mean, c, out, n, d, *batch_strides((x,), (mean,), (c,)),
-                HYPERBOLOID=hyperboloid, OUTWARD=outward, num_warps=ROW_WARPS, **sizes,
-            )  # fmt: skip
+    sizes = row_sizes(d, VALUE_NUMBERS[x.dtype])
+    launch(
+        boost_kernel, triton.cdiv(n, sizes["ROWS"]) * lead.numel(), out, x, mean, c, out, n, d,
+        *batch_strides((x,), (mean,), (c,)),
+        HYPERBOLOID=hyperboloid, OUTWARD=outward, num_warps=WARPS, **sizes,
+    )  # fmt: skip
     return out
 
 
@@ -186,17 +188,15 @@ def boost_gradients(
     """
     lead, ((x,), (mean,), (c,)) = batches_of((x,), (mean,), (c,), lead=grad.shape[:-2])
     n, d = x.shape[-2], mean.shape[-1]
-    sizes = row_sizes(d, BOOST_GRADIENT_NUMBERS[x.dtype])
+    sizes = row_sizes(d, GRADIENT_NUMBERS[x.dtype])
     blocks = triton.cdiv(n, sizes["ROWS"])
     by_x = x.new_empty(*lead, n, x.shape[-1])
     by_mean = x.new_empty(*lead, blocks, d)
     curved = needed[-1]
     by_c = x.new_empty(*lead, blocks, 1) if curved else grad
-    if grad.numel():
-        with torch.cuda.device_of(grad):  # triton launches on the current device
-            boost_gradient_kernel[(blocks * lead.numel(),)](
-                x, mean, c, grad.contiguous(), by_x, by_mean, by_c, n, d,
-                *batch_strides((x,), (mean,), (c,)), HYPERBOLOID=hyperboloid, OUTWARD=outward,
-                CURVED=curved, num_warps=ROW_WARPS, **sizes,
-            )  # fmt: skip
+    launch(
+        boost_gradient_kernel, blocks * lead.numel(), grad, x, mean, c, grad.contiguous(),
+        by_x, by_mean, by_c, n, d, *batch_strides((x,), (mean,), (c,)),
+        HYPERBOLOID=hyperboloid, OUTWARD=outward, CURVED=curved, num_warps=WARPS, **sizes,
+    )  # fmt: skip
     return by_x, by_mean, by_c if curved else None

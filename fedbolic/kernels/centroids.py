@@ -24,7 +24,6 @@ components of :math:`e_i` across the direction of the points.
 
 from collections.abc import Sequence
 
-import torch
 import triton
 from torch import Tensor
 from triton import language as tl
@@ -37,12 +36,18 @@ from fedbolic.kernels.images import (
     point_of,
     set_rows,
 )
-from fedbolic.kernels.launch import PROGRAMS, batch_strides, batches_of, row_sizes, splits_of
-from fedbolic.kernels.rows import ROW_WARPS, gap_gradient, load_gradient, squared_gap, store_rows
-
-CENTROID_NUMBERS = {torch.float32: 1024, torch.float64: 512}
-CENTROID_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
-"""Coordinates of points that a program holds."""
+from fedbolic.kernels.launch import (
+    GRADIENT_NUMBERS,
+    PROGRAMS,
+    VALUE_NUMBERS,
+    WARPS,
+    batch_strides,
+    batches_of,
+    launch,
+    row_sizes,
+    splits_of,
+)
+from fedbolic.kernels.rows import gap_gradient, load_gradient, squared_gap, store_rows
 
 MOST_SPLITS = tl.constexpr(128)
 """Largest number of parts of a set that separate programs sum."""
@@ -213,7 +218,7 @@ def set_centroid(
     """
     lead, ((x,), (w,), (c,)) = batches_of((x,), (w,), (c,))
     n, d = x.shape[-2], x.shape[-1] - timed
-    sizes = row_sizes(d, CENTROID_NUMBERS[x.dtype])
+    sizes = row_sizes(d, VALUE_NUMBERS[x.dtype])
     batches = lead.numel()
     blocks = triton.cdiv(n, sizes["ROWS"])
     splits, span = splits_of(blocks, 1, max(batches, PROGRAMS // MOST_SPLITS.value))
@@ -221,17 +226,15 @@ def set_centroid(
     width = d + (hyperboloid and not images)
     out, known = (x.new_empty(*lead, 1, k) for k in (width, 2 * d + 1))
     given = n, d, span, splits, *_weight_strides(x, w, c)
-    model = {"HYPERBOLOID": hyperboloid, "FIRST": int(timed), "num_warps": ROW_WARPS}
-    if out.numel():
-        with torch.cuda.device_of(out):  # triton launches on the current device
-            grid = (batches * splits,)
-            centroid_sum_kernel[grid](x, w, c, sums, *given, **model, **sizes)
-            centroid_spread_kernel[grid](x, w, c, sums, rests, spreads, *given, **model, **sizes)
-            centroid_kernel[(batches,)](
-                c, sums, rests, spreads, out, known, d, splits, *batch_strides((c,)),
-                HYPERBOLOID=hyperboloid, POINTS=not images, WIDTH=sizes["WIDTH"],
-                num_warps=ROW_WARPS,
-            )  # fmt: skip
+    model = {"HYPERBOLOID": hyperboloid, "FIRST": int(timed), "num_warps": WARPS, **sizes}
+    programs, summed = batches * splits, (x, w, c, sums)
+    launch(centroid_sum_kernel, programs, out, *summed, *given, **model)
+    launch(centroid_spread_kernel, programs, out, *summed, rests, spreads, *given, **model)
+    launch(
+        centroid_kernel, batches, out, c, sums, rests, spreads, out, known, d, splits,
+        *batch_strides((c,)), HYPERBOLOID=hyperboloid, POINTS=not images, WIDTH=sizes["WIDTH"],
+        num_warps=WARPS,
+    )  # fmt: skip
     return out, known
 
 
@@ -253,19 +256,18 @@ def set_centroid_gradients(
     """
     lead, ((x,), (w,), (c,)) = batches_of((x,), (w,), (c,), lead=grad.shape[:-2])
     n, d = x.shape[-2], x.shape[-1] - timed
-    sizes = row_sizes(d, CENTROID_GRADIENT_NUMBERS[x.dtype])
+    sizes = row_sizes(d, GRADIENT_NUMBERS[x.dtype])
     blocks = triton.cdiv(n, sizes["ROWS"])
     _, weighted, curved = needed
     by_x = x.new_empty(*lead, n, x.shape[-1])
     by_w = x.new_empty(*lead, n, 1) if weighted else grad
     by_c = x.new_empty(*lead, blocks, 1) if curved else grad
-    if grad.numel():
-        with torch.cuda.device_of(grad):  # triton launches on the current device
-            centroid_gradient_kernel[(blocks * lead.numel(),)](
-                x, w, c, known.contiguous(), grad.contiguous(), by_x, by_w, by_c, n, d,
-                *_weight_strides(x, w, c), HYPERBOLOID=hyperboloid, FIRST=int(timed),
-                POINTS=not images, WEIGHTED=weighted, CURVED=curved, num_warps=ROW_WARPS, **sizes,
-            )  # fmt: skip
+    launch(
+        centroid_gradient_kernel, blocks * lead.numel(), grad, x, w, c, known.contiguous(),
+        grad.contiguous(), by_x, by_w, by_c, n, d, *_weight_strides(x, w, c),
+        HYPERBOLOID=hyperboloid, FIRST=int(timed), POINTS=not images, WEIGHTED=weighted,
+        CURVED=curved, num_warps=WARPS, **sizes,
+    )  # fmt: skip
     return by_x, by_w if weighted else None, by_c if curved else None
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import INTERPRETED
-from fedbolic.kernels.launch import Tile, splits_of
+from fedbolic.kernels.launch import Tile, launch, splits_of
 
 CONVOLUTION_TILE, WIDE_CONVOLUTION_TILE = Tile(64, 16, 8), Tile(32, 16, 4)
 """Side of a tile of the result, which is square, and elements that are summed at a time.
@@ -252,22 +252,20 @@ def _gather(
     turned: bool,
 ) -> None:
     """Write the products of all windows, at positions of each image and class of remainders."""
-    if not out.numel():
-        return
     clients, n, channels, *sides = x.shape
     outputs, size = weight.shape[1], weight.shape[-1]
     rows, depth, warps = tile_of(x.dtype)
     columns = _side(outputs, rows)
     tiles = triton.cdiv(n * positions[0] * positions[1], rows) * triton.cdiv(outputs, columns)
     classes = windows.stride**2 if turned else 1
-    with torch.cuda.device_of(x):  # triton launches on the current device
-        convolution_kernel[(tiles * classes * clients,)](
-            x, weight, x if bias is None else bias, out, n, outputs, *sides, *positions,
-            *out.shape[-2:], windows.padding, *x.stride(), *weight.stride(), *out.stride(),
-            CHANNELS=channels, SIZE=size, STRIDE=windows.stride, TURNED=turned,
-            BIASED=bias is not None, PRECISION=windows.precision,
-            ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
-        )  # fmt: skip
+    launch(
+        convolution_kernel, tiles * classes * clients, out,
+        x, weight, x if bias is None else bias, out, n, outputs, *sides, *positions,
+        *out.shape[-2:], windows.padding, *x.stride(), *weight.stride(), *out.stride(),
+        CHANNELS=channels, SIZE=size, STRIDE=windows.stride, TURNED=turned,
+        BIASED=bias is not None, PRECISION=windows.precision,
+        ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
+    )  # fmt: skip
 
 
 def _weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
@@ -281,13 +279,11 @@ def _weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     new: Any = torch.empty if grad.numel() else torch.zeros
     out = new(splits, *weight.shape, dtype=wide, device=x.device)
-    if grad.numel() and out.numel():
-        with torch.cuda.device_of(x):  # triton launches on the current device
-            weight_gradient_kernel[(splits * others,)](
-                x, grad, out, n, outputs, *x.shape[-2:], windows.padding, clients, span,
-                *x.stride(), *grad.stride(),
-                CHANNELS=channels, SIZE=size, STRIDE=windows.stride, DOWN=down, ALONG=along,
-                PRECISION=windows.precision,
-                ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
-            )  # fmt: skip
+    if grad.numel():
+        launch(
+            weight_gradient_kernel, splits * others, out, x, grad, out, n, outputs,
+            *x.shape[-2:], windows.padding, clients, span, *x.stride(), *grad.stride(),
+            CHANNELS=channels, SIZE=size, STRIDE=windows.stride, DOWN=down, ALONG=along,
+            PRECISION=windows.precision, ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
+        )  # fmt: skip
     return (out[0] if splits == 1 else out.sum(0)).to(x.dtype)

@@ -6,10 +6,10 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
+from fedbolic.kernels.launch import WARPS, launch
+
 DROPOUT_WORDS = 512
 """Words of a program, each the coins of two elements."""
-
-DROPOUT_WARPS = 4
 
 STEP, FIRST, SECOND = map(
     tl.constexpr, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -51,10 +51,9 @@ def masked(x: Tensor, seeds: Tensor, *, least: int, factor: float) -> Tensor:
     """
     x, seeds = x.contiguous(), seeds.contiguous()
     out = torch.empty_like(x)
-    if x.numel():
-        n = x.numel() // seeds.numel()
-        with torch.cuda.device_of(x):  # triton launches on the current device
-            dropout_kernel[(triton.cdiv(n, 2 * DROPOUT_WORDS) * seeds.numel(),)](
-                x, seeds, out, n, least, FACTOR=factor, WORDS=DROPOUT_WORDS, num_warps=DROPOUT_WARPS
-            )
+    n = x.numel() // max(1, seeds.numel())
+    launch(
+        dropout_kernel, triton.cdiv(n, 2 * DROPOUT_WORDS) * seeds.numel(), x, x, seeds, out, n,
+        least, FACTOR=factor, WORDS=DROPOUT_WORDS, num_warps=WARPS,
+    )  # fmt: skip
     return out

@@ -1,13 +1,12 @@
 # pyright: reportMissingImports=false, reportIndexIssue=false
 """Kernel of the sparse lift of FlyHash: the largest sum of each block of rows, in integers."""
 
-import torch
 import triton
 from jaxtyping import Int32
 from torch import Tensor
 from triton import language as tl
 
-from fedbolic.kernels.launch import Tile
+from fedbolic.kernels.launch import Tile, launch
 
 TILE = Tile(8, 64)
 """Blocks and examples of a program."""
@@ -52,10 +51,9 @@ def block_maximum(
     blocks = triton.cdiv(dim, block)
     out = columns.new_empty(n, blocks)
     programs = triton.cdiv(blocks, TILE.rows) * triton.cdiv(n, TILE.columns)
-    if out.numel():
-        with torch.cuda.device_of(columns):  # triton launches on the current device
-            block_maximum_kernel[(programs,)](
-                columns.contiguous(), rows.contiguous(), out, n, dim, blocks, FAN_IN=fan_in,
-                BLOCK=block, BLOCKS=TILE.rows, EXAMPLES=TILE.columns, num_warps=TILE.warps,
-            )  # fmt: skip
+    launch(
+        block_maximum_kernel, programs, out, columns.contiguous(), rows.contiguous(), out, n, dim,
+        blocks, FAN_IN=fan_in, BLOCK=block, BLOCKS=TILE.rows, EXAMPLES=TILE.columns,
+        num_warps=TILE.warps,
+    )  # fmt: skip
     return out

@@ -1,9 +1,9 @@
 # pyright: reportMissingImports=false
-"""Shapes and sizes of launches."""
+"""Launches of kernels, their shapes and sizes."""
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -11,6 +11,27 @@ from torch import Tensor
 
 PROGRAMS = 1024
 """Programs of one launch that keep a device busy; more rows of sums than that cost memory."""
+
+VALUE_NUMBERS = {torch.float32: 1024, torch.float64: 512}
+GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
+"""Coordinates of points that a program holds for values, and for gradients."""
+
+WARPS = 4
+
+
+def launch(kernel: Any, programs: int, on: Tensor, *arguments: Any, **constants: Any) -> None:
+    """Run the programs of a kernel.
+
+    Args:
+        kernel: The kernel.
+        programs: Number of its programs.
+        on: Tensor whose device runs them; if it is empty, nothing runs.
+        *arguments: Tensors and numbers.
+        **constants: Constants of the kernel and options of triton.
+    """
+    if on.numel():
+        with torch.cuda.device_of(on):  # triton launches on the current device
+            kernel[(programs,)](*arguments, **constants)
 
 
 class Tile(NamedTuple):

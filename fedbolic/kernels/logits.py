@@ -22,7 +22,7 @@ from fedbolic.kernels.functions import (
     series_limit,
     tiny,
 )
-from fedbolic.kernels.launch import Tile, batch_strides, batches_of, splits_of
+from fedbolic.kernels.launch import Tile, batch_strides, batches_of, launch, splits_of
 from fedbolic.kernels.normals import normal_gradients, plane_normals
 
 MOST_COLUMNS = {torch.float32: 64, torch.float64: 32}
@@ -173,13 +173,11 @@ def _logits(
     out = points.new_empty(*lead, n, m)
     products = torch.empty_like(out) if kept else out
     tiles = triton.cdiv(n, tile.rows) * triton.cdiv(m, columns)
-    if out.numel():
-        with torch.cuda.device_of(out):  # triton launches on the current device
-            logit_kernel[(tiles * lead.numel(),)](
-                *x, *planes, c, out, products, n, m, d, *batch_strides(x, planes, (c,)),
-                FACTOR=factor, KEPT=kept, ROWS=tile.rows, COLUMNS=columns, DEPTH=tile.columns,
-                num_warps=tile.warps,
-            )  # fmt: skip
+    launch(
+        logit_kernel, tiles * lead.numel(), out, *x, *planes, c, out, products, n, m, d,
+        *batch_strides(x, planes, (c,)), FACTOR=factor, KEPT=kept,
+        ROWS=tile.rows, COLUMNS=columns, DEPTH=tile.columns, num_warps=tile.warps,
+    )  # fmt: skip
     return (out, products) if kept else (out,)
 
 
@@ -207,13 +205,12 @@ def _gradients(
     by_product = torch.empty_like(grad, memory_format=torch.contiguous_format)
     new = products.new_empty if grad.numel() else products.new_zeros
     by_length, by_c = (new(splits, batches, k) for k in (m, m * curved))
-    if grad.numel():
-        with torch.cuda.device_of(grad):  # triton launches on the current device
-            logit_gradient_kernel[(splits * across,)](
-                grad, products, lengths, c, by_product, by_length, by_c, n, m, batches,
-                *batch_strides((lengths,), (c,)), *grad.stride(), span, FACTOR=factor,
-                CURVED=curved, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
-            )  # fmt: skip
+    launch(
+        logit_gradient_kernel, splits * across, grad, grad, products, lengths, c,
+        by_product, by_length, by_c, n, m, batches, *batch_strides((lengths,), (c,)),
+        *grad.stride(), span, FACTOR=factor, CURVED=curved,
+        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+    )  # fmt: skip
     return (
         by_product.reshape(*lead, n, m),
         by_length.sum(0).reshape(*lead, 1, m),

@@ -15,7 +15,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import expm1, series_limit, sinhc_series, tiny
-from fedbolic.kernels.launch import Tile, batches_of
+from fedbolic.kernels.launch import Tile, batches_of, launch
 
 NORMAL_TILE = Tile(4, 64)
 """Hyperplanes of a program, and coordinates that it reads at a time."""
@@ -131,10 +131,10 @@ def plane_normals(
     call = _Call(weight, offset, c)
     normals = weight.new_empty(*call.lead, call.m, call.d + 1)
     lengths = weight.new_empty(*call.lead, 1, call.m)
-    with torch.cuda.device_of(weight):  # triton launches on the current device
-        normal_kernel[call.grid](
-            *call.tensors, normals, lengths, *call.numbers, HYPERBOLOID=hyperboloid, **call.sizes
-        )
+    launch(
+        normal_kernel, call.programs, normals, *call.tensors, normals, lengths, *call.numbers,
+        HYPERBOLOID=hyperboloid, **call.sizes,
+    )  # fmt: skip
     return normals, lengths
 
 
@@ -163,11 +163,11 @@ def normal_gradients(
     by_weight = weight.new_empty(*call.lead, call.m, call.d)
     by_offset, by_c = (weight.new_empty(*call.lead, 1, call.m) for _ in range(2))
     lengths = lengths.expand(*call.lead, 1, call.m).contiguous()
-    with torch.cuda.device_of(weight):  # triton launches on the current device
-        normal_gradient_kernel[call.grid](
-            *call.tensors, lengths, grad.contiguous(), by_length.contiguous(),
-            by_weight, by_offset, by_c, *call.numbers, HYPERBOLOID=hyperboloid, **call.sizes,
-        )  # fmt: skip
+    launch(
+        normal_gradient_kernel, call.programs, grad, *call.tensors, lengths, grad.contiguous(),
+        by_length.contiguous(), by_weight, by_offset, by_c, *call.numbers,
+        HYPERBOLOID=hyperboloid, **call.sizes,
+    )  # fmt: skip
     return by_weight, by_offset, by_c.sum(-1, keepdim=True)
 
 
@@ -183,7 +183,7 @@ class _Call:
         self.m, self.d = w.shape[-2:]
         self.tensors = w, a, c
         self.numbers = self.m, self.d, int(len(c) > 1)
-        self.grid = (triton.cdiv(self.m, NORMAL_TILE.rows) * self.lead.numel(),)
+        self.programs = triton.cdiv(self.m, NORMAL_TILE.rows) * self.lead.numel()
         self.sizes = {
             "FARTHEST": FARTHEST_PLANES[w.dtype],
             "ROWS": NORMAL_TILE.rows,

@@ -21,7 +21,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import asinhc, asinhc_slope, tiny
-from fedbolic.kernels.launch import Tile, batches_of, splits_of
+from fedbolic.kernels.launch import Tile, batches_of, launch, splits_of
 
 FORWARD = {torch.float32: Tile(32, 32), torch.float64: Tile(16, 32)}
 BACKWARD = {torch.float32: Tile(16, 32), torch.float64: Tile(8, 32)}
@@ -210,12 +210,11 @@ def pair_dist(
     out = x.new_empty(*call.lead, call.n, call.m)
     tile = FORWARD[x.dtype]
     tiles = triton.cdiv(call.n, tile.rows) * triton.cdiv(call.m, tile.columns)
-    if out.numel():
-        with torch.cuda.device_of(x):  # triton launches on the current device
-            pair_kernel[(tiles * call.batches,)](
-                *call.tensors, out, call.n, call.m, call.d, *call.strides,
-                HYPERBOLOID=hyperboloid, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
-            )  # fmt: skip
+    launch(
+        pair_kernel, tiles * call.batches, out, *call.tensors, out, call.n, call.m, call.d,
+        *call.strides, HYPERBOLOID=hyperboloid,
+        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+    )  # fmt: skip
     return out
 
 
@@ -268,14 +267,12 @@ def _sums(
     vector, radial, by_c = (
         x.new_zeros(splits, call.batches, n, width) for width in (d, 1, int(curved))
     )
-    if grad.numel():
-        with torch.cuda.device_of(x):  # triton launches on the current device
-            pair_gradient_kernel[(splits * down,)](
-                *call.tensors, grad, vector, radial, by_c, n, m, d, call.batches, *call.strides,
-                *grad.stride(), span, splits, HYPERBOLOID=hyperboloid, CURVED=curved,
-                ROWS=tile.rows, COLUMNS=tile.columns, WIDTH=triton.next_power_of_2(d),
-                num_warps=tile.warps,
-            )  # fmt: skip
+    launch(
+        pair_gradient_kernel, splits * down, grad, *call.tensors, grad, vector, radial, by_c,
+        n, m, d, call.batches, *call.strides, *grad.stride(), span, splits,
+        HYPERBOLOID=hyperboloid, CURVED=curved, ROWS=tile.rows, COLUMNS=tile.columns,
+        WIDTH=triton.next_power_of_2(d), num_warps=tile.warps,
+    )  # fmt: skip
     shape = *call.lead, n
     return PairSums(
         vector.sum(0).reshape(*shape, d),

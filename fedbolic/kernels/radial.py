@@ -8,7 +8,6 @@ manifold as its operations do. The gradient kernel computes all of it again.
 
 from collections.abc import Sequence
 
-import torch
 import triton
 from torch import Tensor
 from triton import language as tl
@@ -23,8 +22,8 @@ from fedbolic.kernels.functions import (
     sinhc_series,
     tiny,
 )
+from fedbolic.kernels.launch import GRADIENT_NUMBERS, VALUE_NUMBERS
 from fedbolic.kernels.rows import (
-    ROW_WARPS,
     RowCall,
     clamped,
     clamped_to_ball,
@@ -32,10 +31,6 @@ from fedbolic.kernels.rows import (
     load_gradient,
     store_rows,
 )
-
-RADIAL_NUMBERS = {torch.float32: 1024, torch.float64: 512}
-RADIAL_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
-"""Coordinates that a program holds."""
 
 
 @triton.jit
@@ -211,15 +206,8 @@ def radial_map(x: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Ten
             ball.
         outward: True for the exponential, False for the logarithm.
     """
-    call = RowCall((x, c), RADIAL_NUMBERS[x.dtype], hyperboloid)
-    out = x.new_empty(*call.lead, x.shape[-1])
-    if out.numel():
-        with torch.cuda.device_of(out):  # triton launches on the current device
-            radial_kernel[call.grid](
-                *call.tensors, out, call.n, call.d, *call.strides, OUTWARD=outward,
-                num_warps=ROW_WARPS, **call.sizes,
-            )  # fmt: skip
-    return out
+    call = RowCall((x, c), VALUE_NUMBERS, hyperboloid)
+    return call.value(radial_kernel, x.shape[-1], OUTWARD=outward)
 
 
 def radial_map_gradients(
@@ -232,14 +220,6 @@ def radial_map_gradients(
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """Gradients of :func:`radial_map`, in the broadcast shape, as the registrar asks for them."""
-    call = RowCall((x, c), RADIAL_GRADIENT_NUMBERS[x.dtype], hyperboloid)
-    by_x = x.new_empty(*call.lead, x.shape[-1])
-    curved = needed[-1]
-    by_c = x.new_empty(*call.lead, 1) if curved else grad
-    if grad.numel():
-        with torch.cuda.device_of(grad):  # triton launches on the current device
-            radial_gradient_kernel[call.grid](
-                *call.tensors, grad.contiguous(), by_x, by_c, call.n, call.d, *call.strides,
-                OUTWARD=outward, CURVED=curved, num_warps=ROW_WARPS, **call.sizes,
-            )  # fmt: skip
-    return by_x, by_c if curved else None
+    call = RowCall((x, c), GRADIENT_NUMBERS, hyperboloid)
+    grad = grad.contiguous()
+    return call.gradients(radial_gradient_kernel, grad, OUTWARD=outward, CURVED=needed[-1])

@@ -8,6 +8,7 @@ are built from the same functions.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -15,13 +16,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import asinhc, asinhc_slope, largest, largest_sinh, tiny
-from fedbolic.kernels.launch import row_sizes
-
-ROW_NUMBERS = {torch.float32: 1024, torch.float64: 512}
-ROW_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
-"""Coordinates of one set that a program holds."""
-
-ROW_WARPS = 4
+from fedbolic.kernels.launch import GRADIENT_NUMBERS, VALUE_NUMBERS, WARPS, launch, row_sizes
 
 CLOSER = tl.constexpr(2.0**-40)
 """Exact factor of squares before a comparison, so that 1e38 times a ``c`` of 100 is finite."""
@@ -212,46 +207,60 @@ def row_dist(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool) -> Tensor:
         hyperboloid: True for the hyperboloid, whose time coordinates are not read; False for the
             ball.
     """
-    call = RowCall((x, y, c), ROW_NUMBERS[x.dtype], hyperboloid)
-    out = x.new_empty(*call.lead, 1)
-    if out.numel():
-        with torch.cuda.device_of(out):  # triton launches on the current device
-            row_distance_kernel[call.grid](
-                *call.tensors, out, call.n, call.d, *call.strides,
-                num_warps=ROW_WARPS, **call.sizes,
-            )  # fmt: skip
-    return out
+    return RowCall((x, y, c), VALUE_NUMBERS, hyperboloid).value(row_distance_kernel, 1)
 
 
 def row_dist_gradients(
     grad: Tensor, x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool, needed: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     """Gradients of :func:`row_dist`, in the broadcast shape, as the registrar asks for them."""
-    call = RowCall((x, y, c), ROW_GRADIENT_NUMBERS[x.dtype], hyperboloid)
-    by_x, by_y = (x.new_empty(*call.lead, x.shape[-1]) for _ in range(2))
-    curved = needed[-1]
-    by_c = x.new_empty(*call.lead, 1) if curved else grad
+    call = RowCall((x, y, c), GRADIENT_NUMBERS, hyperboloid)
     grad = grad.reshape(call.n)
-    if grad.numel():
-        with torch.cuda.device_of(grad):  # triton launches on the current device
-            row_gradient_kernel[call.grid](
-                *call.tensors, grad, by_x, by_y, by_c, call.n, call.d, *call.strides,
-                *grad.stride(), CURVED=curved, num_warps=ROW_WARPS, **call.sizes,
-            )  # fmt: skip
-    return by_x, by_y, by_c if curved else None
+    return call.gradients(row_gradient_kernel, grad, *grad.stride(), CURVED=needed[-1])
 
 
 class RowCall:
-    """Tensors, strides and sizes of a launch; what all rows share has the stride 0."""
+    """A launch for rows of points, and of curvatures; what all rows share has the stride 0.
 
-    def __init__(self, tensors: Sequence[Tensor], numbers: int, hyperboloid: bool) -> None:
+    Args:
+        tensors: Points of one width, and the curvature last; the axes before the last broadcast.
+        numbers: Coordinates of one tensor that a program holds, by dtype.
+        hyperboloid: True for the hyperboloid, False for the ball.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], numbers: dict[torch.dtype, int], hyperboloid: bool
+    ) -> None:
         self.lead = torch.broadcast_shapes(*(t.shape[:-1] for t in tensors))
-        self.n, self.d = self.lead.numel(), tensors[0].shape[-1] - hyperboloid
-        sizes = row_sizes(self.d, numbers)
+        self.n, self.width = self.lead.numel(), tensors[0].shape[-1]
+        self.d = self.width - hyperboloid
+        sizes = row_sizes(self.d, numbers[tensors[0].dtype])
         self.tensors = [self._flat(t) for t in tensors]
         self.strides = [t.stride(0) if len(t) > 1 else 0 for t in self.tensors]
-        self.grid = (triton.cdiv(self.n, sizes["ROWS"]),)
-        self.sizes = {"HYPERBOLOID": hyperboloid, **sizes}
+        self.programs = triton.cdiv(self.n, sizes["ROWS"])
+        self.constants = {"HYPERBOLOID": hyperboloid, "num_warps": WARPS, **sizes}
+
+    def value(self, kernel: Any, width: int, **constants: bool) -> Tensor:
+        """The value of a kernel, with so many numbers for each row."""
+        out = self.tensors[0].new_empty(*self.lead, width)
+        launch(
+            kernel, self.programs, out, *self.tensors, out, self.n, self.d, *self.strides,
+            **self.constants, **constants,
+        )  # fmt: skip
+        return out
+
+    def gradients(
+        self, kernel: Any, grad: Tensor, *strides: int, CURVED: bool, **constants: bool
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients by the points and, if ``CURVED``, by the curvature."""
+        *points, c = self.tensors
+        by_points = [x.new_empty(*self.lead, self.width) for x in points]
+        by_c = c.new_empty(*self.lead, int(CURVED))
+        launch(
+            kernel, self.programs, grad, *self.tensors, grad, *by_points, by_c, self.n, self.d,
+            *self.strides, *strides, CURVED=CURVED, **self.constants, **constants,
+        )  # fmt: skip
+        return *by_points, by_c if CURVED else None
 
     def _flat(self, x: Tensor) -> Tensor:
         lead = (1,) * len(self.lead) if x.shape[:-1].numel() == 1 else self.lead
