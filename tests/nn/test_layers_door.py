@@ -11,6 +11,7 @@ from fedbolic.nn import (
     CentroidPool,
     CentroidPool2d,
     ChangeCurvature,
+    Conv2d,
     HyperbolicBatchNorm,
     HyperbolicEmbedding,
     HyperbolicLayerNorm,
@@ -24,6 +25,7 @@ from fedbolic.nn import (
     TangentDropout,
     ToManifold,
 )
+from fedbolic.nn.network.resnet import ResNet
 from tests.nn.cases import CASES
 
 every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -201,3 +203,46 @@ def test_a_branch_that_changes_the_width_is_refused():
 def test_what_no_residual_changes_is_a_point():
     x = Lorentz().expmap0(Lorentz().lift(torch.randn(4, 3)))
     torch.testing.assert_close(HyperbolicResidual(Lorentz(), nn.Identity())(x), x)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Conv2d(Lorentz(), 0, 2, 3), "in_features must be at least 1, got 0"),
+        (lambda: Conv2d(Poincare(), 2, 0, 3), "out_features must be at least 1, got 0"),
+        (lambda: Conv2d(Lorentz(), 2, 2, 0), "kernel_size must be at least 1, got 0"),
+        (lambda: Conv2d(Lorentz(), 2, 2, 3, stride=0), "stride must be at least 1, got 0"),
+        (
+            lambda: Conv2d(Poincare(), 2, 2, 3, padding=-1),
+            "padding must be at least 0, got -1",
+        ),
+        (lambda: Conv2d(Lorentz(), 2, 2, 3, dilation=0), "dilation must be at least 1, got 0"),
+        (lambda: Conv2d(Lorentz(), 2, 2, 3, concatenation="beta"), "concatenation must be"),
+        (lambda: CentroidPool2d(Lorentz(), 2, stride=0), "stride must be at least 1, got 0"),
+        (lambda: CentroidPool2d(Lorentz(), 2, padding=2), "padding must be at most half"),
+    ],
+)
+def test_impossible_windows_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Conv2d(Lorentz(), 2, 2, 3), CentroidPool2d(Lorentz(), 3)],
+    ids=["conv", "pool"],
+)
+def test_what_is_no_image_with_room_for_a_window_is_refused(layer):
+    with pytest.raises(ValueError, match=r"x must be images .*got shape \(4, 3\)"):
+        layer(Lorentz().origin(4, 3))
+    with pytest.raises(ValueError, match=r"3 or more pixels .* got 4 x 2: use a smaller kernel"):
+        layer(Lorentz().origin(4, 2, 3))
+
+
+def test_unknown_stems_and_norms_are_refused_with_those_that_are_known():
+    with pytest.raises(ValueError, match="stem must be one of imagenet, cifar, got 'vit'"):
+        ResNet(stem="vit")
+    with pytest.raises(
+        ValueError, match="norm must be one of batch, batch_untracked, group, got 'layer'"
+    ):
+        ResNet(norm="layer")
