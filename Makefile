@@ -27,7 +27,8 @@ UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests
 	$(addprefix tests/run/test_,loading.py other_data.py round_trip.py secret_files.py sweeps.py trained.py) \
 	tests/data/contract/test_client_slices.py tests/report/test_browser.py tests/report/test_html_report.py \
 	tests/testing/test_fresh_process.py \
-	$(foreach room,core data hierarchies manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py door.py)))
+	$(addprefix tests/nn/functional/test_,convolution_memory.py recomputed.py) \
+	$(foreach room,core data hierarchies manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py derivatives.py door.py)))
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
 # the folders and files whose tests train convolutions

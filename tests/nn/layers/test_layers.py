@@ -194,29 +194,6 @@ def test_autocast_takes_half_types(case):
 
 
 @every_layer
-def test_gradients_are_those_of_finite_differences(case):
-    layer, x = learnt(case), case.inputs(C)
-    names = [name for name, _ in layer.named_parameters()]
-    values = [value.detach().clone().requires_grad_() for value in layer.parameters()]
-    points_in = [x.requires_grad_()] if x.is_floating_point() else []
-
-    def forward(*tensors):
-        given = dict(zip(names, tensors, strict=False))
-        return functional_call(layer, given, (tensors[len(names)] if points_in else x,))
-
-    given = (*values, *points_in)
-    assert torch.autograd.gradcheck(forward, given, rtol=1e-4, atol=1e-6, fast_mode=True)
-
-
-@every_layer
-def test_second_derivatives_are_those_of_finite_differences(case):
-    if case.kind is None:
-        pytest.skip("takes indices")
-    layer, x = learnt(case), case.inputs(C).requires_grad_()
-    assert torch.autograd.gradgradcheck(layer, x, rtol=1e-4, atol=1e-6, fast_mode=True)
-
-
-@every_layer
 def test_g13_one_curvature_per_sample_under_vmap(case):
     layer = learnt(case)
     cs = (0.3, 1.0, 2.5)
@@ -234,26 +211,6 @@ def test_g13_one_curvature_per_sample_under_vmap(case):
         torch.testing.assert_close(together[i], alone(x[i]), rtol=1e-9, atol=1e-9)
         for name, value in alone.named_buffers():
             torch.testing.assert_close(buffers[name][i], value, rtol=1e-9, atol=1e-9)
-
-
-@every_layer
-def test_g13_forward_and_reverse_derivatives_agree_to_second_order(case):
-    layer, x = learnt(case), case.inputs(C)
-    values = {name: value.detach() for name, value in layer.named_parameters()}
-    buffers = {name: value.clone() for name, value in layer.named_buffers()}
-
-    def loss(raw):
-        given = {**values, case.raw: raw, **{n: b.clone() for n, b in buffers.items()}}
-        return functional_call(layer, given, (x,)).square().sum()
-
-    raw = values[case.raw]
-    slope = torch.func.grad(loss)(raw)
-    _, forward = torch.func.jvp(loss, (raw,), (torch.ones_like(raw),))
-    torch.testing.assert_close(forward, slope.squeeze(), rtol=1e-8, atol=1e-8)
-    h = 1e-5
-    expected = (torch.func.grad(loss)(raw + h) - torch.func.grad(loss)(raw - h)) / (2 * h)
-    second = torch.func.hessian(loss)(raw).reshape(expected.shape)
-    torch.testing.assert_close(second, expected, rtol=1e-4, atol=1e-5)
 
 
 @every_layer
