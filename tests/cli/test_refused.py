@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 
 from fedbolic.run.configuration import SetupError, build
 from fedbolic.run.experiment import run
-from tests.command_line import refused
+from tests.command_line import ROOT, refused
 
 DOORS = {
     "unknown flag": (["--nonsense=3"], ["--nonsense"]),
@@ -323,14 +324,20 @@ def test_whole_data_of_the_same_kind_are_accepted(mnist, fedbolic, config, runs)
 
 
 @pytest.mark.processes
-def test_a_process_says_it_in_one_line_too(process, config, runs, tmp_path):
-    """The same in a real process: no warning, no traceback, no other line."""
+def test_a_process_says_it_in_one_line_too(config, runs, tmp_path):
+    """The same in a real process: no warning, no traceback, no other line for each of two."""
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text("base: tiny.yaml\nrows: {good: null, wrong: {method.lr: -1}}")
-    words = [("run", "--config", config, "--method.lr=-1"), ("sweep", "--config", sweep)]
-    for started in [process(*word, "--runs", runs) for word in words]:
-        out, err = started.communicate(timeout=600)
-        assert refused((started.returncode, out, err), names=["lr must be a positive number"])
+    words = [["run", "--config", config, "--method.lr=-1"], ["sweep", "--config", sweep]]
+    words = [[*map(str, word), f"--runs={runs}"] for word in words]
+    code = f"from fedbolic.__main__ import main\nassert [*map(main, {words!r})] == [2, 2]"
+    started = [sys.executable, "-c", code]
+    done = subprocess.run(started, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    lines = done.stderr.splitlines(keepends=True)
+    assert len(lines) == len(words)
+    for line in lines:
+        assert refused((2, "", line), names=["lr must be a positive number"])
     assert not runs.exists()
 
 
