@@ -110,6 +110,7 @@ kernels: install
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest --kernels -m kernels tests/kernels
 	$(BIN)/python -m benchmarks.kernels
 	TRITON_INTERPRET=1 $(BIN)/python -m tests.kernels.error_tables
+	$(BIN)/python -m tests.launches
 
 install: .venv/installed
 

@@ -24,6 +24,8 @@ def can_fuse_adam(given: AdamLists, gradients: list[Tensor], lr: float | Tensor)
         for x in tensors
     )
     mapped = any(map(is_functorch_wrapped_tensor, (*tensors, *gradients)))
+    if torch.compiler.is_compiling():  # operators join others in a kernel
+        return False
     return bool(tensors) and full and (not mapped or _kernel_takes(given, gradients, lr))
 
 

@@ -86,6 +86,8 @@ class Replay:
         function: Function that is repeated.
         counter: One of these tensors, which every call changes: it shows that a graph is not empty.
         pool: Stream and memory of the graph.
+        compiled: Gives the function by a compiler's kernels, which takes its place from the second
+            call on; ``None`` to keep it. The first call has filled caches that a trace would spoil.
 
     Example:
         >>> x = torch.zeros(1)
@@ -96,8 +98,15 @@ class Replay:
         tensor([2.])
     """
 
-    def __init__(self, function: Callable[[], object], counter: Tensor, pool: GraphPool) -> None:
+    def __init__(
+        self,
+        function: Callable[[], object],
+        counter: Tensor,
+        pool: GraphPool,
+        compiled: Callable[[], Callable[[], object]] | None = None,
+    ) -> None:
         self.function, self.counter, self.pool = function, counter, pool
+        self.compiled = compiled
         self.graph: torch.cuda.CUDAGraph | None = None
         self.is_warm = False
 
@@ -107,6 +116,8 @@ class Replay:
         Raises:
             RuntimeError: If CUDA cannot capture the function, or the graph does nothing.
         """
+        if self.is_warm and self.compiled is not None:
+            self.function, self.compiled, self.is_warm = self.compiled(), None, False
         if self.pool.device.type != "cuda" or not self.is_warm:
             self.function()
             self.is_warm = True

@@ -1,5 +1,7 @@
 """Local steps of many clients on buffers that never move, so that a step can be replayed."""
 
+import copy
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +25,12 @@ GRAPHS = 16
 WINDOW_NUMBERS, MOST_STEPS = 2**22, 64
 """Positions of examples in the buffer of a plan, and most steps in it."""
 
+BUFFERS = (
+    *("state", "context", "plan", "examples", "ascending"),
+    *("call", "visits", "steps", "num_active", "rows"),
+)
+"""Attributes with the tensors of a step."""
+
 Step = Callable[[GradientMethod, Model, Tree, Params, Tree, tuple], Tree]
 """Step of several clients, with the signature of ``stacking.joint_step``."""
 
@@ -40,11 +48,20 @@ class StaticSteps:
         pool: Stream and memory of captures.
         num_rows: Number of rows, at least that of the wave's clients.
         alone: Whether the wave is a single client that is trained without ``vmap``.
+        compiles: Whether steps are compiled before they are captured.
     """
 
     def __init__(
-        self, method: GradientMethod, wave: Wave, pool: GraphPool, *, num_rows: int, alone: bool
+        self,
+        method: GradientMethod,
+        wave: Wave,
+        pool: GraphPool,
+        *,
+        num_rows: int,
+        alone: bool,
+        compiles: bool = False,
     ) -> None:
+        self.compiles = compiles
         self.method, self.model, self.device = method, wave.tasks[0].model, wave.loader.device
         self.step_of: Step = single_step if alone else joint_step
         self.pool, self.examples = pool, wave.loader.examples
@@ -137,11 +154,28 @@ class StaticSteps:
     def _take(self, form: CallForm) -> None:
         """The next call of the window."""
         if form not in self.replays:
-            self.replays[form] = Replay(lambda: self._step(form), self.call, self.pool)
+            compiled = functools.partial(self._compiled, form) if self.compiles else None
+            step = functools.partial(self._step, form)
+            self.replays[form] = Replay(step, self.call, self.pool, compiled)
         self.replays.move_to_end(form)
         self.replays[form]()
         while len(self.replays) > GRAPHS:
             self.replays.popitem(last=False)
+
+    def _compiled(self, form: CallForm) -> Callable[[], object]:
+        """``_step`` as few kernels."""
+        from fedbolic.federated.batched.compiled import compiled  # imports a compiler for seconds
+
+        buffers = {name: getattr(self, name) for name in BUFFERS}
+        tensors: list[Tensor] = []
+        tree.map_tensors(lambda x: tensors.append(x) or x, buffers)
+
+        def step(*given: Tensor) -> None:
+            values, other = iter(given), copy.copy(self)
+            vars(other).update(tree.map_tensors(lambda _: next(values), buffers))
+            other._step(form)
+
+        return compiled(step, tensors)
 
     def _step(self, form: CallForm) -> None:
         """Compute a step of some clients and write it into the buffers."""
@@ -177,10 +211,10 @@ class StaticSteps:
 
     def _write(self, rows: slice | Tensor, old: Tree, new: Tree) -> None:
         """Write a state into the buffers, unless the step did so itself."""
-        read = {x.data_ptr() for x in tree.tensors(old).values()}
+        read = {_place(x) for x in tree.tensors(old).values()}
 
         def unaliased(to: Tensor, x: Tensor) -> Tensor:
-            return x.clone() if x.data_ptr() in read and x.data_ptr() != to.data_ptr() else x
+            return x.clone() if _place(x) in read and _place(x) != _place(to) else x
 
         # a step may hand a buffer on under another name, where its own new value would overwrite it
         new = tree.map(unaliased, old, new)
@@ -189,7 +223,7 @@ class StaticSteps:
             return
         pairs: list[tuple[Tensor, Tensor]] = []
         tree.map(lambda to, x: pairs.append((to, x)), old, new)  # by name: the order may differ
-        copied = [(to, x) for to, x in pairs if to.data_ptr() != x.data_ptr()]
+        copied = [(to, x) for to, x in pairs if _place(to) != _place(x)]
         if copied:
             targets, values = (list(tensors) for tensors in zip(*copied, strict=True))
             torch._foreach_copy_(targets, values)  # pyright: ignore[reportPrivateImportUsage]
@@ -276,6 +310,11 @@ def _zeros(x: Tensor, num_clients: int, *, channels_last: bool) -> Tensor:
     if channels_last and x.ndim == 4:
         return torch.zeros_like(x, memory_format=torch.channels_last).unsqueeze(0)
     return x.new_zeros((num_clients, *x.shape))
+
+
+def _place(x: Tensor) -> tuple[int, int]:
+    """Storage of a tensor and its first place there, which a compiler knows, too."""
+    return x.untyped_storage()._cdata, int(x.storage_offset())
 
 
 def _lined_up(active: Tensor, x: Tensor) -> Tensor:

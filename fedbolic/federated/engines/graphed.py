@@ -50,6 +50,10 @@ class Graphed(Batched):
         together: Most clients that are trained at the same time, at least 1; ``None`` for as many
             as fit in memory. With 1, clients follow one another and ``vmap`` is not used: for
             networks of which one fills the device.
+        compiled: Whether Inductor turns the operators of a step into few kernels, which takes up to
+            a minute for every form of a step. Results agree with those of other engines up to
+            rounding. It needs a C++ compiler, and on a CUDA device triton; where it fails, steps
+            are captured as they are, with one log message.
 
     Raises:
         ValueError: If a number is out of range.
@@ -61,6 +65,7 @@ class Graphed(Batched):
     """
 
     together: int | None = None
+    compiled: bool = False
     _kept: "OrderedDict[Hashable, StaticSteps]" = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
@@ -69,6 +74,7 @@ class Graphed(Batched):
     )
     _num_clients: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _uncaptured: set[MethodKey] = field(default_factory=set, init=False, repr=False, compare=False)
+    _uncompiled: set[MethodKey] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,12 +110,17 @@ class Graphed(Batched):
             if not is_out_of_memory(error):
                 results = advance(method, tasks)  # raises if a client is at fault
                 name, reason = type(method).__name__, f"{type(error).__name__}: {error}"
-                log_fallback("the steps of %s are not captured: %s", name, reason)
-                self._uncaptured.add(MethodKey(method))
+                what = "compiled" if self._compiles(method) else "captured"
+                log_fallback(f"the steps of %s are not {what}: %s", name, reason)
+                without = self._uncompiled if self._compiles(method) else self._uncaptured
+                without.add(MethodKey(method))
                 return results
             if not others:
                 raise
         return self._replayed(method, tasks)  # in the memory that other steps held
+
+    def _compiles(self, method: GradientMethod) -> bool:
+        return self.compiled and MethodKey(method) not in self._uncompiled
 
     @override
     def _freeable(self) -> float:
@@ -146,7 +157,12 @@ class Graphed(Batched):
             if device not in self._pools:
                 self._pools[device] = GraphPool(device)
             self._kept[key] = StaticSteps(
-                method, wave, self._pools[device], num_rows=num_rows, alone=self.together == 1
+                method,
+                wave,
+                self._pools[device],
+                num_rows=num_rows,
+                alone=self.together == 1,
+                compiles=self._compiles(method),
             )
         self._kept.move_to_end(key)
         return self._kept[key]

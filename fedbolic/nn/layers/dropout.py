@@ -58,7 +58,11 @@ class _Coins(nn.Module, ABC):
         seed = self._next_seed()
         own = torch.Size(shape[seed.ndim :])
         words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
-        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two per word
+        words = _mixed(_mixed(seed).unsqueeze(-1) + words)  # of two coins each
+        if torch.compiler.is_compiling():  # torch 2.13's code for such a view corrupts memory
+            coins = torch.stack((words << 32 >> 32, words >> 32), dim=-1).flatten(-2)
+        else:
+            coins = words.view(torch.int32)
         # an unsigned comparison on signed integers
         kept = coins.bitwise_xor_(-(2**31)) >= self._least - 2**31
         return kept[..., : own.numel()].reshape(shape).to(dtype)
