@@ -43,19 +43,13 @@ class Frame(ConvolutionalNetwork):
     and the frame are personal.
 
     This variant of FlatLand is not in the paper; ``Twin`` is its Euclidean counterpart.
-
-    Args:
-        centred: Subtract the origin's time coordinate from the layers' time input, which then
-            vanishes in the flat limit.
     """
-
-    centred: bool = False
 
     @override
     def build(self, meta: Meta) -> nn.Module:
         sizes = widths_of(meta, self.widths)
         head = LorentzPrototypes(sizes[-1], meta.num_classes)
-        return LorentzNetwork(sizes, head, self.dropout, self.activation, centred=self.centred)
+        return LorentzNetwork(sizes, head, self.dropout, self.activation)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from flynn.scaling import Moments, Scaling, ZScores
 
 
 @dataclass(frozen=True)
-class FlyNN(Reporting):
+class FlyNN(Method, Reporting):
     r"""Nearest-neighbour classification with one Fly Bloom filter per class, exact in one round.
 
     .. math:: \hat y(x) = \arg\min_l \sum_{i : h(x)[i] = 1} \gamma^{c_l[i]}, \qquad

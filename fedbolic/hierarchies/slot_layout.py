@@ -39,7 +39,7 @@ MOST_LEAVES = 2**31
 
 
 @dataclass(frozen=True)
-class SlotLayout(Reporting):
+class SlotLayout(Method, Reporting):
     """Places of all nodes in the hyperbolic plane, by slots that every client finds alone.
 
     All clients know the upper nodes of the hierarchy, and their own number. Every common node keeps

@@ -1,5 +1,6 @@
 """Heads in closed form for the features of any classifier, from exact sums over all clients."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -15,6 +16,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.capabilities import FixedTargets
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps, of_inner
 from fedbolic.federated.rounds.ridge_head import (
     BODY,
@@ -24,7 +26,6 @@ from fedbolic.federated.rounds.ridge_head import (
     layer_width,
 )
 from fedbolic.federated.updates.update import AggregatedUpdate
-from fedbolic.methods.spherefed import SphereFed
 from fedbolic.nn.functional.random_features import RandomFeatures
 from fedbolic.nn.network.model import Model
 
@@ -106,8 +107,7 @@ class ClosedFormHead(DelegatedSteps):
         name = type(self.method).__name__
         if featured(self.method) is None:
             raise ValueError(f"{name} has no common features, so there is no head to solve for")
-        solves = isinstance(self.method, SphereFed) and self.method.closed_form_head
-        if solves or isinstance(self.method, ClosedFormHead):
+        if self.method.traits.solves_head:
             raise ValueError(f"{name} solves for its head already: turn that off or use it alone")
         if self.replaces is not None and (self.when == "end" or self.layer == BODY):
             raise ValueError(
@@ -124,6 +124,11 @@ class ClosedFormHead(DelegatedSteps):
             raise ValueError(
                 "local training has no random features: leave them out, or use when='end'"
             )
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        return dataclasses.replace(self.method.traits, solves_head=True)
 
     @property
     @override

@@ -1,5 +1,6 @@
 """SphereFed: features on the unit sphere, a frozen orthonormal head, and a closed-form head."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.rounds.ridge_head import HeadExchange
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.classifier import CosineHead, classifier
@@ -58,6 +60,11 @@ class SphereFed(ClassifierMethod):
         super().__post_init__()
         check.at_least(1 + self.closed_form_head, rounds=self.rounds)
         check.positive(ridge=self.ridge)
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, solves_head=self.closed_form_head)
 
     @override
     def phase(self, server_state: Tree) -> Method:

@@ -200,7 +200,6 @@ class LorentzNetwork(_Network):
             logits.
         dropout: Dropout probability after each convolution, in [0, 1).
         activation: Activation after each convolution.
-        centred: Subtract the origin's time coordinate from the layers' time input.
     """
 
     def __init__(
@@ -209,23 +208,19 @@ class LorentzNetwork(_Network):
         head: nn.Module,
         dropout: float,
         activation: Activation,
-        *,
-        centred: bool = False,
     ) -> None:
         super().__init__(SpaceTimeLinear, widths, head, dropout, activation)
         self.curvature = Curvature(1.0, bounds=BOUNDS)
-        self.centred = centred
 
     def forward(self, block: GraphBlock) -> Float[Tensor, "clients n classes"]:
         """One logit per class for each node."""
         space = Lorentz(per_client(self.curvature.c.unsqueeze(-1)))
-        origin = space.c**-0.5 if self.centred else 0.0
         factor, time = lifted(space, block.norms)
         first, *others = cast("list[SpaceTimeLinear]", list(self.body))  # ModuleList hides it
-        y = torch.addcmul(first.at_origin(time - origin), factor, block.map_features(first.space))
+        y = torch.addcmul(first.at_origin(time), factor, block.map_features(first.space))
         for layer, drop in zip(others, self.dropout, strict=False):
             s = drop(self.activation(centroids(space, y, block)))
-            y = layer(time_of(space, s) - origin, s)
+            y = layer(time_of(space, s), s)
         s = self.dropout[-1](self.activation(centroids(space, y, block)))
         s = s if self.readout is None else self.readout(s, block, space)
         return self.head(time_of(space, s), s, space)

@@ -14,7 +14,7 @@ from flatland.frames import FLAT_FRAMES, FRAMES, FlatPrototypes, LorentzPrototyp
 from flatland.graphs.blocks import graph_block
 from flatland.graphs.model import time_of
 from flatland.method import CURVATURE
-from tests.flatland.cases import federation, graph_of, path, star
+from tests.flatland.cases import federation, graph_of, star
 from tests.flatland.graphs.test_model import values
 from tests.flatland.test_method import NET, begin, next_state, start, work
 
@@ -92,7 +92,7 @@ def test_in_nearly_flat_space_the_frames_logits_are_the_twins():
 
 def test_in_nearly_flat_space_the_frame_is_the_twin_by_means():
     graph = graph_of(star(6), 8)
-    frame, p, buffers = values(Frame((6, 4), dropout=0.0, centred=True), c=0.0101, time=0.0)
+    frame, p, buffers = values(Frame((6, 4), dropout=0.0), c=0.0101, time=0.0)
     logits = frame(p, buffers, graph_block((graph,)))[0]
     gaps = {}
     for weights in ("mean", "symmetric"):
@@ -100,16 +100,6 @@ def test_in_nearly_flat_space_the_frame_is_the_twin_by_means():
         q = {name: p[name] for name in q}
         gaps[weights] = float((logits - twin(q, buffers, graph_block((graph,)))[0]).abs().max())
     assert 20 * gaps["mean"] < gaps["symmetric"]
-
-
-def test_a_centred_layer_gets_nothing_from_time_in_nearly_flat_space():
-    graph = graph_of(path(6), 6)
-    for centred in (True, False):
-        model, p, buffers = values(Frame((5,), dropout=0.0, centred=centred), c=0.0101)
-        with_time = model(p, buffers, graph_block((graph,)))[0]
-        without = {**p, "body.0.time": torch.zeros_like(p["body.0.time"])}
-        gap = (with_time - model(without, buffers, graph_block((graph,)))[0]).abs().max()
-        assert (gap < 0.05) == centred
 
 
 @pytest.mark.parametrize("network", [Frame((6, 4)), Twin((6, 4))])

@@ -1,5 +1,8 @@
 """Heads in closed form, compared with scikit-learn on the features of all data in one place."""
 
+import dataclasses
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +46,16 @@ from tests.federated.simple_method import (
     train,
     values,
 )
+
+
+@dataclass(frozen=True)
+class Solving(FedAvg):
+    """A method of another project that says that it solves for its head."""
+
+    @property
+    def traits(self):
+        return dataclasses.replace(super().traits, solves_head=True)
+
 
 COMMON = {"backbone": MLP((6, 4)), "rounds": 2, "local": LocalTraining(1, 4), "lr": 0.2}
 METHODS = {
@@ -244,6 +257,8 @@ def test_a_layer_that_is_missing_is_refused_before_the_first_round():
     [
         (FedRep(**COMMON), {}, "FedRep has no common features"),
         (SphereFed(**COMMON), {}, "SphereFed solves for its head already"),
+        (ClosedFormHead(FedAvg()), {}, "ClosedFormHead solves for its head already"),
+        (Solving(), {}, "Solving solves for its head already"),
         (FedAvg(), {"when": "start", "layer": "body.1"}, "starts with a head on the features"),
         (FedAvg(), {"when": "start", "random_features": RandomFeatures()}, "no random features"),
         (FedAvg(), {"when": "start", "replaces": "body.3"}, "before it, got 'body', 'start'"),

@@ -1,6 +1,6 @@
 """Capabilities that a few methods declare, for the few parts of the library that ask for them."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import TypeAlias
 
 from jaxtyping import Int64
@@ -16,7 +16,7 @@ NodePlaces: TypeAlias = tuple[Int64[Tensor, " m"], Places]
 """Nodes by number, and a place for each of them in the same order."""
 
 
-class Reporting(Method):
+class Reporting:
     """A method that has costs, figures or an embedding of nodes beside its updates and scores."""
 
     def costs(self, server_state: Tree) -> dict[str, float]:
@@ -50,7 +50,7 @@ class Reporting(Method):
         method embeds no nodes, or has no common embedding and the client is the server's test set.
 
         Args:
-            message: Result of :meth:`broadcast` for this client.
+            message: Message to this client.
             client: The client with its data, or the server's test set.
             client_state: State that the client kept; empty for the server's test set.
         """
@@ -63,7 +63,7 @@ def costs_of(method: Method, server_state: Tree) -> dict[str, float]:
     return method.costs(server_state) if isinstance(method, Reporting) else {}
 
 
-class FixedTargets(Method):
+class FixedTargets(ABC):
     """A method that compares features with fixed vectors, one for each class."""
 
     @abstractmethod

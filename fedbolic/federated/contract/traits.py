@@ -25,6 +25,7 @@ class Traits:
             second reply may cost privacy, or reveal what a sum of the first hides.
         global_model: Whether the server has a model that predicts, which its own test set scores.
         common_features: Whether the global model has features on which a ridge head can be solved.
+        solves_head: Whether the method solves for a head in closed form, so that no other may.
         keeps_secrets: Whether client state holds keys, as ``key`` or below ``secure``. The files of
             such a run can be read by their owner alone, and the keys are deleted after the last
             round.
@@ -47,6 +48,7 @@ class Traits:
     repeatable: bool = False
     global_model: bool = True
     common_features: bool = False
+    solves_head: bool = False
     keeps_secrets: bool = False
     privacy_unit: Unit | None = None
     charged: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ def of_inner(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class WrappingMethod(Reporting):
+class WrappingMethod(Method, Reporting):
     """Base of methods around another one, whose rounds, aggregator and cohorts it has.
 
     Args:
