@@ -1,13 +1,10 @@
 """Graphs in files: refused settings, and imports."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from fedbolic.data import GraphClassification, GraphFiles, Graphs, save_graph
+from fedbolic.data import GraphClassification, GraphFiles, Graphs
 from flatland import GraphReadout
 
 
@@ -44,18 +41,3 @@ def test_a_setting_of_graph_classification_that_cannot_be_is_refused(given, word
 def test_an_unknown_readout_is_refused():
     with pytest.raises(ValueError, match="pooling must be one of mean, sum, centroid, got 'max'"):
         GraphReadout(pooling="max")
-
-
-@pytest.mark.processes
-def test_a_saved_graph_is_read_without_pyg(tmp_path):
-    edges = torch.tensor([[0, 1], [1, 2]])
-    tensors = {"x": torch.eye(3), "edge_index": edges, "y": torch.tensor([0, 1, 0])}
-    save_graph(tensors, tmp_path / "g.npz")
-    code = (
-        "import sys; from pathlib import Path; from fedbolic.data import GraphFile; "
-        "from fedbolic.core.rng import Rng; "
-        f"graph = GraphFile(Path({str(tmp_path / 'g.npz')!r})).read(Rng(0), None, download=False); "
-        "print(graph.degrees.tolist(), 'torch_geometric' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[1, 2, 1] False"

@@ -311,7 +311,7 @@ def test_the_picture_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_
 
 @pytest.mark.parametrize("aggregator", [Mean(), MinNorm(), MinNorm(normalize="l2")])
 def test_a_step_size_of_three_tenths_gives_no_nan_where_features_are_bounded(aggregator, digits):
-    method = HyperFed(rounds=4, local=LocalTraining(5, 32), aggregator=aggregator)
+    method = HyperFed(rounds=2, local=LocalTraining(5, 32), aggregator=aggregator)
     server_state, rows = train(method, digits)
     assert tree.is_finite(server_state)
     assert rows["clients/failed"] == 0

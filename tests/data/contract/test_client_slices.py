@@ -134,10 +134,8 @@ def plain(data):
 
 @pytest.mark.parametrize("engine", [Sequential(), Workers(1)], ids=repr)
 def test_a_run_over_slices_is_that_over_a_tuple_of_clients(engine, many):
-    trainer = Trainer(engine, Cohort(0.01))
-    (*_, (one, rows)), (*_, (other, expected)) = (
-        list(trainer.run(METHOD, data, Rng(0))) for data in (many, plain(many))
-    )
+    *_, (one, rows) = Trainer(engine, Cohort(0.01)).run(METHOD, many, Rng(0))
+    *_, (other, expected) = Trainer(Sequential(), Cohort(0.01)).run(METHOD, plain(many), Rng(0))
     assert rows == expected
     for name, value in one.server_state["parameters"].items():
         assert torch.equal(value, other.server_state["parameters"][name])
