@@ -26,7 +26,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params
 from fedbolic.data.contract.client import Client, Examples, FederatedData
 from fedbolic.federated import Evaluation, Trainer
-from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.gradient_method import LocalTraining
 from fedbolic.federated.contract.sharing import Sharing, select_kind
 from fedbolic.federated.engines.batched import Batched
 from fedbolic.methods import FedAvg

@@ -18,8 +18,7 @@ from fedbolic.federated.aggregators.modular import SumModulo, from_limbs, num_li
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.method import Phase
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.federated.updates.update_bounds import find_outside
+from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core
 from fedhull.geometry.hull import BallPoints, PointLabels

@@ -11,8 +11,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.federated.updates.update_bounds import find_outside
+from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core, ShareCore, ValidatedCore
 from fedhull.exchanges import HullExchange, arrays

@@ -21,8 +21,7 @@ from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.scores.score import score_labels
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.federated.updates.update_bounds import find_outside
+from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from flynn import bloom
 from flynn.channels import Channels, channel_signs, check_channels, width
 from flynn.fly_hash import check_active, connections, fly_hash

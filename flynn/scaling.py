@@ -17,8 +17,7 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.method import Phase
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
+from fedbolic.federated.updates.update import MOST_WEIGHT, AggregatedUpdate, Update, find_outside
 
 MOMENT_BITS = 30
 """Fixed-point bits of a feature relative to its bound in the moments; squares fit 64 bits."""

@@ -16,8 +16,7 @@ from fedbolic.federated.attacks.attacked import Attacked
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.engine import Engine, Exchange, Failure, RunStoppedError
-from fedbolic.federated.contract.gradient_method import GradientMethod
-from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.server_optimizer import (
     ServerAdagrad,

@@ -16,7 +16,7 @@ from fedbolic.core.rows import Row
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.contract.capabilities import costs_of
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.engine import Engine, Exchange, Remote, RunStoppedError
 from fedbolic.federated.contract.method import Method, refuse_other_data
 from fedbolic.federated.engines.auto import Auto
@@ -168,7 +168,9 @@ class Trainer:
         if isinstance(self.engine, Remote):
             method.check_deployed()
         else:
-            _refuse_other_data(method, data)
+            one = isinstance(data.clients, ClientSlices)  # whose clients are alike
+            for client in data.clients[:1] if one else data.clients:
+                refuse_other_data(method, client)
         inputs = data.clients[0].no_inputs
         sizes = data.sizes if self.privacy is None else [1] * len(data.clients)
         server_state = method.admit(method.init(data.meta, rng.at("init")), sizes)
@@ -326,7 +328,9 @@ class Trainer:
         total: AggregatedUpdate,
     ) -> list[Row]:
         """Rows of the clients' training metrics, and of the aggregation's own numbers."""
-        costs = costs_of(method, done.server_state) if phase.traits.evaluates else {}
+        costs: dict[str, float] = {}
+        if phase.traits.evaluates and isinstance(method, Reporting):
+            costs = method.costs(done.server_state)
         found = training_metrics(metrics, {*done.counters, *costs})
         rows = self.evaluation.client_rows(done.round + 1, found, reserved=total.metrics)
         own = total.metrics.items()
@@ -337,7 +341,8 @@ class Trainer:
     ) -> tuple[TrainerState, list[Row]]:
         """State after the last exchange of a round, and the round's costs and scores."""
         current, aggregation = done.round + 1, self._aggregation(method, data)
-        counters = done.counters | costs_of(method, done.server_state)
+        costs = method.costs(done.server_state) if isinstance(method, Reporting) else {}
+        counters = done.counters | costs
         rows = [Row(current, None, name, value) for name, value in counters.items()]
         done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
         rows += self.evaluation.rows(
@@ -389,11 +394,6 @@ def _without_keys(x: Tree) -> Tree:
     """A tree without entries named as keys are, at any depth, and without the noise of a tree."""
     kept = {name: value for name, value in x.items() if name not in ("key", "secure", "nodes")}
     return {n: _without_keys(v) if isinstance(v, dict) else v for n, v in kept.items()}
-
-
-def _refuse_other_data(method: Method, data: FederatedData) -> None:
-    for client in data.clients[:1] if isinstance(data.clients, ClientSlices) else data.clients:
-        refuse_other_data(method, client)
 
 
 def _stream(rng: Rng | int) -> Rng:

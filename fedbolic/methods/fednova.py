@@ -11,8 +11,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.updates.update import AggregatedUpdate
-from fedbolic.federated.updates.update_bounds import find_outside
+from fedbolic.federated.updates.update import AggregatedUpdate, find_outside
 from fedbolic.optim import SGD, Optimizer
 
 

@@ -16,8 +16,7 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.sharing import own_model
 from fedbolic.federated.scores.score import chunks
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.federated.updates.update_bounds import find_outside
+from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from fedbolic.nn.network.classifier import features_and_logits
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer

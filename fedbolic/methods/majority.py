@@ -14,8 +14,7 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
+from fedbolic.federated.updates.update import MOST_WEIGHT, AggregatedUpdate, Update, find_outside
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.gradient_method import LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 
 

@@ -16,9 +16,8 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
-from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.contract.jagged import Jagged
-from fedbolic.federated.contract.local_training import LocalTraining
 from fedbolic.federated.contract.sharing import (
     Sharing,
     assemble,

@@ -10,9 +10,8 @@ from torch import Tensor
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, Split
-from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.gradient_method import BatchPlan, GradientMethod
 from fedbolic.federated.contract.jagged import Jagged
-from fedbolic.federated.contract.local_training import BatchPlan
 from fedbolic.nn.network.model import Model
 
 

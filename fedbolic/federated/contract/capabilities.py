@@ -58,11 +58,6 @@ class Reporting:
         return None
 
 
-def costs_of(method: Method, server_state: Tree) -> dict[str, float]:
-    """Costs of all rounds so far; empty if the method has none."""
-    return method.costs(server_state) if isinstance(method, Reporting) else {}
-
-
 class FixedTargets(ABC):
     """A method that compares features with fixed vectors, one for each class."""
 

@@ -12,8 +12,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
-from fedbolic.federated.contract.gradient_method import GradientMethod
-from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import (

@@ -15,7 +15,7 @@ from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, FederatedData
-from fedbolic.federated.contract.capabilities import NodePlaces, Reporting, costs_of
+from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
@@ -69,7 +69,8 @@ class WrappingMethod(Method, Reporting):
 
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
-        return costs_of(self.method, server_state[self.part] if self.part else server_state)
+        inner = server_state[self.part] if self.part else server_state
+        return self.method.costs(inner) if isinstance(self.method, Reporting) else {}
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:

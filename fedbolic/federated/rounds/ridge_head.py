@@ -21,8 +21,7 @@ from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps, WrappingMethod
 from fedbolic.federated.scores.score import chunks, score_logits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
-from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
+from fedbolic.federated.updates.update import MOST_WEIGHT, AggregatedUpdate, Update, find_outside
 from fedbolic.nn.network.model import Model
 
 _MOST_LENGTH = 2.0

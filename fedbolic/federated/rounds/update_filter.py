@@ -19,8 +19,15 @@ from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
 from fedbolic.federated.contract.engine import Failure, Result
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.updates.channel import Channel
-from fedbolic.federated.updates.update import StackedPayload, StackedRow, Update
-from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, OUTLYING, norm_of, rough_norm_of
+from fedbolic.federated.updates.update import (
+    MOST_WEIGHT,
+    OUTLYING,
+    StackedPayload,
+    StackedRow,
+    Update,
+    norm_of,
+    rough_norm_of,
+)
 
 READ_TOGETHER = 16
 """Results on an accelerator whose numbers are read by one transfer, for which the host waits."""
