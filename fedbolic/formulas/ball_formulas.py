@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.formulas.analytic import gap_length, length_over_sinh, radial_atanh, radial_tanh
 from fedbolic.formulas.fused import Formula, fused
-from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
-from fedbolic.formulas.registrar import points, with_kernel
+from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot
 
 
 def ball_clamp(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -66,7 +64,9 @@ ball_project = fused(_Project)
 """The points of :data:`ball_read`, whose factor is no constant in derivatives."""
 
 
-class _Square(Formula):
+class BallGap(Formula):
+    """The function :data:`ball_gap`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -82,49 +82,5 @@ class _Square(Formula):
         return by_x, shrunk / gap_x, -by_x, shrunk / gap_y
 
 
-ball_gap = fused(_Square)
+ball_gap = fused(BallGap)
 """The squared sinh of half the distance in radii over ``c``: ``|x - y|^2`` over both gaps."""
-
-
-def ball_sum(x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: Tensor | float) -> Tensor:
-    """The Möbius sum of points that :data:`ball_read` gave, clamped to the ball."""
-    s = x + y
-    t = c * square(s)
-    made = (gap_x * s + t * x) / (gap_x * gap_y + t)
-    return ball_read(made, c, made.dtype)[0]
-
-
-@with_kernel("rows.row_dist", takes=points(2), hyperboloid=False)
-def ball_dist(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
-    """Distances, of shape ``(..., 1)``; here and below ``c`` has an axis for the coordinates."""
-    return gap_length(ball_gap(*ball_read(x, c, x.dtype), *ball_read(y, c, y.dtype)), c)
-
-
-@with_kernel("maps.row_map", takes=points(2), hyperboloid=False, outward=True)
-def ball_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
-    """The exponential of tangents at points."""
-    x, gap = ball_read(x, c, x.dtype)
-    step = radial_tanh(u / gap, c)
-    step, gap_step = ball_read(step, c, step.dtype)
-    return ball_sum(x, gap, step, gap_step, c)
-
-
-@with_kernel("radial.radial_map", takes=points(), hyperboloid=False, outward=True)
-def ball_expmap0(u: Tensor, c: Tensor | float) -> Tensor:
-    """The exponential of tangents at the origin."""
-    return ball_read(radial_tanh(u, c), c, u.dtype)[0]
-
-
-@with_kernel("radial.radial_map", takes=points(), hyperboloid=False, outward=False)
-def ball_logmap0(y: Tensor, c: Tensor | float) -> Tensor:
-    """The tangents at the origin towards points."""
-    return radial_atanh(ball_read(y, c, y.dtype)[0], c)
-
-
-@with_kernel("maps.row_map", takes=points(2), hyperboloid=False, outward=False)
-def ball_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
-    """The tangents at ``x`` towards ``y``."""
-    (x, gap_x), (y, gap_y) = ball_read(x, c, x.dtype), ball_read(y, c, y.dtype)
-    s, q = y - x, ball_gap(x, gap_x, y, gap_y)
-    ratio = length_over_sinh(q, c) * gap_x  # length over the sinh of the length
-    return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)

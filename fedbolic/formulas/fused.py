@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 
@@ -113,19 +113,22 @@ def is_exact(c: Tensor | float) -> bool:
 def is_traced(*tensors: Any) -> bool:
     """True if values cannot be looked at: in a compiler, and under a transform such as ``vmap``."""
     return torch.compiler.is_compiling() or any(
-        isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in tensors
+        isinstance(x, Tensor) and (is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x))
+        for x in tensors
     )
 
 
-def spare(x: Tensor) -> Tensor | None:
+def spare(x: Tensor, *others: Tensor) -> Tensor | None:
     """An intermediate result as the place of another, ``None`` where a graph may need it.
 
     Large results in new memory cost up to twenty times those in old memory, since the allocator
     returns memory to the system and each page of it is fetched again.
+
+    Args:
+        x: The intermediate result.
+        others: What else the other result is computed from, if it may be mapped and ``x`` not.
     """
-    kept = (
-        torch.is_grad_enabled() or torch.compiler.is_compiling() or forward_ad._current_level >= 0
-    )
+    kept = torch.is_grad_enabled() or forward_ad._current_level >= 0 or is_traced(x, *others)
     return None if kept or torch._C._are_functorch_transforms_active() else x
 
 

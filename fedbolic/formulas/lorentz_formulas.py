@@ -329,7 +329,7 @@ def _with_radial(
     is ``v`` but for rounding, and the error of its component is smaller by :math:`a^2`.
     """
     made = torch.addcmul(v, c * a.pow(-2) * (radial - dot(x, v)), x, out=out)
-    return torch.mul(factor, made, out=spare(made))
+    return torch.mul(factor, made, out=spare(made, factor))
 
 
 def reject(v: Tensor, direction: Tensor) -> Tensor:

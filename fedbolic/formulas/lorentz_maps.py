@@ -149,7 +149,7 @@ def _whole(by_s: Any, factor: Tensor | None = None) -> Tensor:
     return functional.pad(by_s if factor is None else by_s * factor, (1, 0))
 
 
-class Dist(Formula):
+class HyperboloidDist(Formula):
     """:func:`hyperboloid_dist` at once."""
 
     @override
@@ -171,7 +171,7 @@ class Dist(Formula):
         return _whole(by_s, factor_x), _whole(by_t, factor_y)
 
 
-class Expmap(Formula):
+class HyperboloidExpmap(Formula):
     """:func:`hyperboloid_expmap` at once."""
 
     @override
@@ -196,7 +196,7 @@ class Expmap(Formula):
         return _whole(by_s, factor), _whole(by_end * ratio + by_u)
 
 
-class Expmap0(Formula):
+class HyperboloidExpmap0(Formula):
     """:func:`hyperboloid_expmap0` at once."""
 
     @override
@@ -215,7 +215,7 @@ class Expmap0(Formula):
         return (_whole(RadialSinh.gradient((u[..., 1:], c), (None, value, q), by_end)[0]),)
 
 
-class Logmap0(Formula):
+class HyperboloidLogmap0(Formula):
     """:func:`hyperboloid_logmap0` at once."""
 
     @override
@@ -234,7 +234,7 @@ class Logmap0(Formula):
         return (_whole(by_s, factor),)
 
 
-class Logmap(Formula):
+class HyperboloidLogmap(Formula):
     """:func:`hyperboloid_logmap` at once."""
 
     @override

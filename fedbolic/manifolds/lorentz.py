@@ -125,7 +125,7 @@ class Lorentz(Manifold):
         return self._point(torch.zeros(*shape[:-1], shape[-1] - 1, dtype=dtype, device=device))
 
     @override
-    @at_once(lorentz_maps.Dist)
+    @at_once(lorentz_maps.HyperboloidDist)
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         return lorentz_maps.hyperboloid_dist(x, y, per_point(self.c, x)).squeeze(-1)
@@ -158,25 +158,25 @@ class Lorentz(Manifold):
         return s / 2, square(s) / (2 + 2 * time), (1 + time) / 2
 
     @override
-    @at_once(lorentz_maps.Expmap)
+    @at_once(lorentz_maps.HyperboloidExpmap)
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_expmap(x, u, per_point(self.c, x))
 
     @override
-    @at_once(lorentz_maps.Expmap0)
+    @at_once(lorentz_maps.HyperboloidExpmap0)
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_expmap0(u, per_point(self.c, u))
 
     @override
-    @at_once(lorentz_maps.Logmap)
+    @at_once(lorentz_maps.HyperboloidLogmap)
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_logmap(x, y, per_point(self.c, x))
 
     @override
-    @at_once(lorentz_maps.Logmap0)
+    @at_once(lorentz_maps.HyperboloidLogmap0)
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
         return lorentz_maps.hyperboloid_logmap0(y, per_point(self.c, y))

@@ -8,11 +8,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.formulas import ball_formulas as formulas
+from fedbolic.formulas import ball_maps
 from fedbolic.formulas.analytic import (
     asinhc,
     atanhc,
 )
 from fedbolic.formulas.centroids import centroid, normalized_weights
+from fedbolic.formulas.eager import at_once
 from fedbolic.formulas.numerics import (
     HALVES,
     dot,
@@ -79,9 +81,10 @@ class Poincare(Manifold):
         return torch.zeros(shape, dtype=dtype, device=device)
 
     @override
+    @at_once(ball_maps.BallDist)
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
-        return formulas.ball_dist(x, y, per_point(self.c, x)).squeeze(-1)
+        return ball_maps.ball_dist(x, y, per_point(self.c, x)).squeeze(-1)
 
     @override
     @in_float32
@@ -110,6 +113,7 @@ class Poincare(Manifold):
         x, gap = self._read(x)
         return x / gap, square(x) / gap, 1 / gap
 
+    @at_once(ball_maps.BallSum)
     @to_point
     def mobius_add(self, x: PointTensor, y: PointTensor) -> PointTensor:
         r"""Möbius sum :math:`x \oplus y`: ``y`` translated as the origin is translated to ``x``.
@@ -126,27 +130,31 @@ class Poincare(Manifold):
             >>> Poincare().mobius_add(torch.tensor([0.5, 0.0]), torch.tensor([-0.5, 0.0]))
             tensor([0., 0.])
         """
-        return formulas.ball_sum(*self._read(x), *self._read(y), per_point(self.c, x))
+        return ball_maps.ball_sum(*self._read(x), *self._read(y), per_point(self.c, x))
 
     @override
+    @at_once(ball_maps.BallExpmap)
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        return formulas.ball_expmap(x, u, per_point(self.c, x))
+        return ball_maps.ball_expmap(x, u, per_point(self.c, x))
 
     @override
+    @at_once(ball_maps.BallExpmap0)
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
-        return formulas.ball_expmap0(u, per_point(self.c, u))
+        return ball_maps.ball_expmap0(u, per_point(self.c, u))
 
     @override
+    @at_once(ball_maps.BallLogmap)
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
-        return formulas.ball_logmap(x, y, per_point(self.c, x))
+        return ball_maps.ball_logmap(x, y, per_point(self.c, x))
 
     @override
+    @at_once(ball_maps.BallLogmap0)
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
-        return formulas.ball_logmap0(y, per_point(self.c, y))
+        return ball_maps.ball_logmap0(y, per_point(self.c, y))
 
     @override
     @in_float32

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedbolic.formulas import eager
-from fedbolic.manifolds import Lorentz
+from fedbolic.manifolds import Lorentz, Poincare
 from tests.manifolds.cases import lifted, normal
 
 RADII = (1e-3, 1.0, 6.0, 30.0, 1e3)
@@ -18,6 +18,10 @@ def arguments(kind, name, radius, dim, dtype):
     y[::5] = x[::5]
     if kind is Lorentz:
         x, y = lifted(Lorentz, x.sinh() / radius if radius < 50 else x.exp()), lifted(Lorentz, y)
+    elif radius < 50:  # else outside the ball
+        x, y = (
+            torch.nn.functional.normalize(v) * v.norm(dim=1)[:, None].tanh() / 2 for v in (x, y)
+        )
     return (x,) if name.endswith("0") else (x, y)
 
 
@@ -28,7 +32,9 @@ def value_and_gradients(function, given):
     return [value.detach(), *torch.autograd.grad(value, leaves, cotangent)]
 
 
-CASES = [(Lorentz, name) for name in ("dist", "expmap", "expmap0", "logmap", "logmap0")]
+NAMES = ("dist", "expmap", "expmap0", "logmap", "logmap0")
+CASES = [(kind, name) for kind in (Lorentz, Poincare) for name in NAMES]
+CASES += [(Poincare, "mobius_add")]
 
 
 @pytest.mark.parametrize("dtype", eager.FULL)
@@ -45,6 +51,32 @@ def test_at_once_has_the_bits_of_the_operation(kind, name, dim, dtype):
                 torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
             with torch.no_grad():
                 assert torch.equal(at_once(kind(c), *given).nan_to_num(), made[0].nan_to_num())
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_values_and_gradients_of_one_point_and_many(kind, name):
+    given = arguments(kind, name, 1.0, 3, torch.float32)
+    if len(given) == 2:
+        given = given[0][:1], given[1].unsqueeze(0)
+    at_once, found = getattr(kind, name), []
+    for function in (at_once, at_once.__wrapped__):
+        with torch.no_grad():
+            found.append([function(kind(0.7), *given)])
+        found[-1] += value_and_gradients(lambda *t, f=function: f(kind(0.7), *t), given)
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_a_batch_of_cotangents_gives_the_gradients_of_each(kind, name):
+    given = arguments(kind, name, 1.0, 3, torch.float64)
+
+    def call(*tensors):
+        return getattr(kind(0.7), name)(*tensors)
+
+    each = torch.autograd.functional.jacobian(call, given)
+    together = torch.autograd.functional.jacobian(call, given, vectorize=True)
+    for one, other in zip(each, together, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
