@@ -5,7 +5,7 @@ are Euclidean, so any PyTorch optimiser works.
 """
 
 from fedbolic.core.pair_keys import contains_pair, pair_keys
-from fedbolic.nn.layers.activation import SpaceActivation, TangentActivation
+from fedbolic.nn.layers.activation import SpaceActivation, TangentActivation, TangentDropout
 from fedbolic.nn.layers.adapters import HypLoRALinear, LoRALinear, add_adapters
 from fedbolic.nn.layers.attention import LorentzAttention
 from fedbolic.nn.layers.busemann import BusemannLinear
@@ -20,7 +20,6 @@ from fedbolic.nn.layers.parameter_groups import parameter_groups
 from fedbolic.nn.layers.pool import CentroidPool, CentroidPool2d
 from fedbolic.nn.layers.prototype import BusemannHead, PrototypeHead
 from fedbolic.nn.layers.residual import HyperbolicResidual
-from fedbolic.nn.layers.tangent_dropout import TangentDropout
 from fedbolic.nn.layers.tangent_linear import TangentLinear
 from fedbolic.nn.layers.to_manifold import ToManifold
 from fedbolic.nn.loss.burn_in import BurnInSchedule

@@ -44,11 +44,7 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
                 [0.0000, 0.5000]])
     """
 
-    def __init__(
-        self,
-        manifold: Lorentz | Poincare,
-        dim: int = -2,
-    ) -> None:
+    def __init__(self, manifold: Lorentz | Poincare, dim: int = -2) -> None:
         super().__init__(manifold)
         if dim == -1:
             raise ValueError("dim must be an axis of points, got -1: the last axis has coordinates")
