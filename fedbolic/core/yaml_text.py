@@ -1,5 +1,6 @@
-"""YAML before it is loaded: refusal of unclear text, and ``None`` as another word for null."""
+"""YAML before and after it is loaded: unclear text, other words for null, options by name."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,39 @@ def read_settings(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{file} holds no settings by name")
     return found
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted option, as on the command line; a class stands at its own option.
+
+    Example:
+        >>> flat_settings({"method": {"class_path": "m.A", "init_args": {"lr": 0.1}}})
+        {'method': 'm.A', 'method.lr': 0.1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and "class_path" in value:
+            flat[name] = value["class_path"]
+            value = value.get("init_args", {})
+        if isinstance(value, Mapping) and value and all(str(k).isidentifier() for k in value):
+            flat |= flat_settings(value, f"{name}.")
+        elif name not in flat:
+            flat[name] = value
+    return flat
+
+
+def yaml_line(value: Any) -> str:
+    """A value as YAML in one line; a string as it is.
+
+    Example:
+        >>> yaml_line([1, None]), yaml_line("a")
+        ('[1, null]', 'a')
+    """
+    if isinstance(value, str):
+        return value
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000)
+    return text.removesuffix("\n").removesuffix("...").strip()
 
 
 def _refused(problem: str, mark: yaml.Mark) -> yaml.YAMLError:

@@ -11,7 +11,7 @@ from fedbolic.core.checksums import DamagedError, refuse_edited
 from fedbolic.core.imports import extra
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.reading import read_text
-from fedbolic.core.yaml_text import SETTINGS_SIZE, read_settings
+from fedbolic.core.yaml_text import SETTINGS_SIZE, flat_settings, read_settings, yaml_line
 from fedbolic.report.canvas import installed
 from fedbolic.report.client_table import client_cells
 from fedbolic.report.panels import (
@@ -27,7 +27,6 @@ from fedbolic.report.run_scores import (
     AT_CLIENTS,
     client_values,
     differing_settings,
-    flat_settings,
     with_personal,
 )
 from fedbolic.report.table_rows import TableRow
@@ -36,7 +35,6 @@ from fedbolic.run.run_files import Folders, RunFiles, listed
 
 with extra("run", "fedbolic.report"):
     import jinja2
-    import yaml
 
 SCORES = {
     "holdout/accuracy": "Accuracy of the server's model on the server's test set",
@@ -183,7 +181,7 @@ def _asked(rows: Sequence[TableRow], configs: Mapping[str, Mapping[str, Any]]) -
         flat = flat_settings(configs[row.name])
         seeds = ", ".join(run.path.name.removeprefix("seed") for run in row.folders)
         names = (str(flat.get(key, "")).rpartition(".")[2] for key in ("method", "data"))
-        lines.append([row.name, *names, _value(flat.get("method.rounds", "")), seeds])
+        lines.append([row.name, *names, yaml_line(flat.get("method.rounds", "")), seeds])
     settings = read_text(rows[0].folders[0].config, SETTINGS_SIZE)
     about = f"Complete configuration of {rows[0].name}"
     return [("table", lines), ("settings", settings, about), ("note", REPEAT)]
@@ -228,7 +226,9 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> list[_Block]:
         return []
     lines = [["option", *configs]]
     for option, values in found.items():
-        lines.append([option, *(_short(_value(values[n])) if n in values else "" for n in configs)])
+        lines.append(
+            [option, *(_short(yaml_line(values[n])) if n in values else "" for n in configs)]
+        )
     note = "An empty cell: the classes of that row have no such option."
     return [("table", lines), ("note", note)]
 
@@ -237,17 +237,6 @@ def _short(value: str) -> str:
     """A class path's own name; the complete configuration has the path."""
     name = value.rpartition(".")[2]
     return name if name[:1].isupper() else value
-
-
-def _value(value: Any) -> str:
-    return (
-        value
-        if isinstance(value, str)
-        else yaml.safe_dump(value, default_flow_style=True, width=1000)
-        .removesuffix("\n")
-        .removesuffix("...")
-        .strip()
-    )
 
 
 def _marks(lines: Sequence[Sequence[str]]) -> list[str]:

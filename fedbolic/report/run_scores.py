@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedbolic.core.rows import Row
+from fedbolic.core.yaml_text import flat_settings
 from fedbolic.run.run_files import ExchangeTime
 
 AT_CLIENTS = "personal/accuracy"
@@ -112,26 +113,6 @@ def seconds_by_part(rows: Iterable[Row], times: Iterable[ExchangeTime]) -> dict[
         part = FIRST if round == 1 else EVALUATED if round in scored else OTHERS
         spent[part] += time.seconds
     return spent
-
-
-def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted option, as on the command line; a class stands at its own option.
-
-    Example:
-        >>> flat_settings({"method": {"class_path": "m.A", "init_args": {"lr": 0.1}}})
-        {'method': 'm.A', 'method.lr': 0.1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and "class_path" in value:
-            flat[name] = value["class_path"]
-            value = value.get("init_args", {})
-        if isinstance(value, Mapping) and value and all(str(k).isidentifier() for k in value):
-            flat |= flat_settings(value, f"{name}.")
-        elif name not in flat:
-            flat[name] = value
-    return flat
 
 
 def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

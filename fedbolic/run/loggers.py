@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic.core.imports import extra, load_class
+from fedbolic.core.yaml_text import flat_settings, yaml_line
 from fedbolic.federated import RunStoppedError
 from fedbolic.run.configuration import SetupError, one_line
 
@@ -102,24 +103,14 @@ def make_loggers(chosen: Sequence[str | LoggerSettings], folder: Path) -> list[A
 
 
 def hyperparameters(config: str) -> dict[str, Any]:
-    r"""The options of a configuration by dotted name; classes stand under their option.
+    r"""The options of a configuration by dotted name; lists and tables are texts.
 
     Example:
         >>> hyperparameters("seed: 1\nmethod: {class_path: a.B, init_args: {lr: 0.1}}")
         {'seed': 1, 'method': 'a.B', 'method.lr': 0.1}
     """
-    return dict(_flat(yaml.safe_load(config), ""))
-
-
-def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
-    if not isinstance(value, dict):
-        text = yaml.safe_dump(value, default_flow_style=True).strip()
-        return [(name, text if isinstance(value, list) else value)]
-    found = [(name, value["class_path"])] if "class_path" in value else []
-    inner = value.get("init_args", {}) if found else value
-    for key, item in inner.items():
-        found += _flat(item, f"{name}.{key}" if name else str(key))
-    return found
+    found = flat_settings(yaml.safe_load(config))
+    return {n: yaml_line(v) if isinstance(v, dict | list) else v for n, v in found.items()}
 
 
 def _parts(each: str | LoggerSettings) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,6 @@ from fedbolic.report.run_scores import (
     OTHERS,
     client_values,
     differing_settings,
-    flat_settings,
     mean_curve,
     megabytes,
     quantiles,
@@ -73,27 +72,6 @@ def test_every_second_belongs_to_one_part():
     ]
     found = seconds_by_part([Row(3, None, "holdout/accuracy", 0.5)], times)
     assert found == {FIRST: 3.0, EVALUATED: 16.0, OTHERS: 12.0}
-
-
-def test_settings_are_named_as_on_the_command_line():
-    settings = {
-        "method": {
-            "class_path": "m.A",
-            "init_args": {"lr": 0.1, "sharing": {"head.*": "personal"}},
-        },
-        "evaluation": {"every": 3, "metrics": []},
-        "engine": {"class_path": "e.E"},
-        "name": None,
-    }
-    assert flat_settings(settings) == {
-        "method": "m.A",
-        "method.lr": 0.1,
-        "method.sharing": {"head.*": "personal"},  # its keys are patterns, not options
-        "evaluation.every": 3,
-        "evaluation.metrics": [],
-        "engine": "e.E",
-        "name": None,
-    }
 
 
 def test_only_options_that_differ_are_listed_and_never_those_of_the_run():
