@@ -19,7 +19,7 @@ from fedbolic.data import Hierarchy
 from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.embedding_files import load_embedding, save_embedding
-from fedbolic.hierarchies.embedding_tables import write_csv, write_parquet
+from fedbolic.hierarchies.embedding_tables import read_csv, read_parquet, write_csv, write_parquet
 from fedbolic.hierarchies.outward import outward, radii
 from fedbolic.hierarchies.scored_places import ScoredPlaces
 from fedbolic.hierarchies.scores import check_sample, ranking_scores
@@ -288,7 +288,10 @@ class Embedding:
 
     @classmethod
     def load(cls, file: Path | str) -> "Embedding":
-        """Read a file of :meth:`save`; no code in it is run.
+        """Read a file of :meth:`save`, :meth:`to_csv` or :meth:`to_parquet`; it runs no code.
+
+        A ``.csv`` does not say the curvature of a ball or what biases are for; such places are
+        refused.
 
         Args:
             file: The file.
@@ -297,8 +300,9 @@ class Embedding:
             OSError: If the file is missing.
             ValueError: If the file is damaged or holds something else.
         """
+        readers = {".csv": read_csv, ".parquet": read_parquet}
         try:
-            return cls(*load_embedding(Path(file)))
+            return cls(*readers.get(Path(file).suffix, load_embedding)(Path(file)))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{file} holds no embedding that can be read: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Files of embedded hierarchies that are read again: ``.npz`` and ``.safetensors``."""
+"""Files of embedded hierarchies for this library: ``.npz`` and ``.safetensors``."""
 
 import dataclasses
 import itertools
@@ -66,7 +66,7 @@ def save_embedding(
     """
     if file.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"{file} must end in .npz or .safetensors")
-    head = json.dumps({"format": EMBEDDING_FORMAT, **_kind(places), "card": dict(card)})
+    head = written_head(places, card)
     encoded = [name.encode() for name in names]
     arrays = {
         "names": np.frombuffer(b"".join(encoded), np.uint8),
@@ -97,18 +97,44 @@ def load_embedding(file: Path) -> tuple[tuple[str, ...], Places, Tensor | None]:
         MissingExtraError: If the package of the format is missing.
     """
     head, arrays = _read_safetensors(file) if file.suffix == ".safetensors" else _read_npz(file)
-    found = json.loads(head)
-    if not isinstance(found, dict) or found.get("format") != EMBEDDING_FORMAT:
-        raise ValueError(f"its format is not {EMBEDDING_FORMAT}")
     names = _names(arrays.pop("names"), arrays.pop("name_ends"))
     parents = arrays.pop("parents", None)
     if parents is not None and parents.dtype != np.int32:
         raise ValueError(f"its parents are {parents.dtype}")
+    pairs = None if parents is None else torch.from_numpy(parents).long()
+    return names, places_of_head(head, arrays), pairs
+
+
+def written_head(places: Places, card: Mapping[str, Any]) -> str:
+    """The head of a file.
+
+    Args:
+        places: The places.
+        card: Plain values to keep in it.
+
+    Raises:
+        ValueError: If the places are of an unknown kind.
+    """
+    return json.dumps({"format": EMBEDDING_FORMAT, **_kind(places), "card": dict(card)})
+
+
+def places_of_head(head: str, arrays: Mapping[str, np.ndarray]) -> Places:
+    """The places in a file.
+
+    Args:
+        head: Its head.
+        arrays: The tensors of the places by name.
+
+    Raises:
+        ValueError: If the head has another format, or a number is not finite.
+    """
+    found = json.loads(head)
+    if not isinstance(found, dict) or found.get("format") != EMBEDDING_FORMAT:
+        raise ValueError(f"its format is not {EMBEDDING_FORMAT}")
     tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
     if any(x.is_floating_point() and not x.isfinite().all() for x in tensors.values()):
         raise ValueError("not all of its numbers are finite")
-    pairs = None if parents is None else torch.from_numpy(parents).long()
-    return names, _places(found, tensors), pairs
+    return _places(found, tensors)
 
 
 def _kind(places: Places) -> dict[str, Any]:

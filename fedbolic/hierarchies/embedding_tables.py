@@ -2,15 +2,22 @@
 
 import csv
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedbolic.core.imports import extra
 from fedbolic.core.log import logger
-from fedbolic.manifolds import ManifoldPlaces, Places
+from fedbolic.core.reading import lines, open_file, refuse_larger, table_rows
+from fedbolic.hierarchies.embedding_files import EMBEDDING_HEAD, places_of_head, written_head
+from fedbolic.manifolds import HalfSpacePlaces, Lorentz, ManifoldPlaces, Places, PolarPlaces
+
+Parts = tuple[tuple[str, ...], Places, Tensor | None]
+"""Names, places and parents of an embedding."""
 
 FORMULA = ("=", "+", "-", "@", *"\uff1d\uff0b\uff0d\uff20", "\t", "\r", "\n")
 """First characters of a cell that a spreadsheet may run as a formula, in full width, too."""
@@ -88,7 +95,78 @@ def write_parquet(
     _require_text(names)
     above = arrow.array(_parents(names, parents), arrow.list_(arrow.string()))
     columns = {"name": list(names), "parents": above, **coordinates(places)}
-    parquet.write_table(arrow.table(columns), file)
+    head = {EMBEDDING_HEAD: written_head(places, {})}
+    parquet.write_table(arrow.table(columns).replace_schema_metadata(head), file)
+
+
+def is_table(file: Path) -> bool:
+    """True if a ``.csv`` begins as :func:`write_csv` begins one.
+
+    Args:
+        file: The file.
+    """
+    with open_file(file) as stream:
+        _, head = next(table_rows(lines(stream, str(file)), str(file), delimiter=","), (0, []))
+    return len(head) > 2 and head[0] == "name" and head[1] in ("parent", "parents")
+
+
+def read_csv(file: Path) -> Parts:
+    """Read a file of :func:`write_csv`; names have the apostrophes of the file.
+
+    It says neither the curvature of a ball nor what biases are for, so places are polar with 64
+    bits, in the half-space or on a hyperboloid, whose curvature the points tell.
+
+    Args:
+        file: The file.
+
+    Raises:
+        OSError: If the file is missing.
+        ValueError: If it is damaged, or the places are of another kind.
+    """
+    with open_file(file) as stream:
+        rows = table_rows(lines(stream, str(file)), str(file), delimiter=",")
+        _, (_, kind, *columns) = next(rows, (0, ()))
+        names, above, *cells = zip(*(row for _, row in rows), strict=True)
+    lists = map(json.loads, above) if kind == "parents" else ([x] if x else [] for x in above)
+    whole = {"turns": np.int64}
+    values = (
+        np.array([*map(int if name in whole else float, column)], whole.get(name, np.float64))
+        for name, column in zip(columns, cells, strict=True)
+    )
+    places = _places(_arrays(dict(zip(columns, values, strict=True))))
+    return names, places, _pairs(names, lists)
+
+
+def read_parquet(file: Path) -> Parts:
+    """Read a file of :func:`write_parquet`.
+
+    Args:
+        file: The file.
+
+    Raises:
+        OSError: If the file is missing.
+        ValueError: If it is damaged, or was not written by this library.
+        MissingExtraError: If the extra ``parquet`` is missing.
+    """
+    with extra("parquet", f"{file}", "save it as .npz"):
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    open_file(file).close()  # refuses what is no regular file
+    try:
+        with parquet.ParquetFile(file) as stored:
+            groups = range(stored.metadata.num_row_groups)
+            sizes = (stored.metadata.row_group(i).total_byte_size for i in groups)
+            refuse_larger(sum(sizes), file)
+            table = stored.read()
+        head = (table.schema.metadata or {})[EMBEDDING_HEAD.encode()].decode()
+        columns = {name: table[name] for name in table.column_names}
+        names, lists = (columns.pop(name).to_pylist() for name in ("name", "parents"))
+        arrays = _arrays({name: np.array(column.to_numpy()) for name, column in columns.items()})
+    except arrow.ArrowException as error:
+        raise ValueError(f"it is damaged: {error}") from error
+    for space in ("lorentz", "poincare"):
+        if space in arrays:
+            arrays["points"] = arrays.pop(space)
+    return tuple(names), places_of_head(head, arrays), _pairs(names, lists)
 
 
 def coordinates(places: Places) -> dict[str, np.ndarray]:
@@ -112,6 +190,50 @@ def coordinates(places: Places) -> dict[str, np.ndarray]:
         else:
             columns |= {f"{stem}_{i}": column for i, column in enumerate(array.T)}
     return columns
+
+
+def _arrays(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of places by name, from the columns of :func:`coordinates`."""
+    found: dict[str, list[np.ndarray]] = {}
+    for name, column in columns.items():
+        stem, _, number = name.rpartition("_")
+        found.setdefault(stem if number.isdigit() else name, []).append(column)
+    flat = {name for name in found if name in columns}
+    return {n: x[0] if n in flat else np.stack(x, axis=1) for n, x in found.items()}
+
+
+def _places(arrays: Mapping[str, np.ndarray]) -> Places:
+    """The places of a table without a head."""
+    if not all(np.isfinite(x).all() for x in arrays.values()):
+        raise ValueError("not all of its numbers are finite")
+    tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
+    if arrays.keys() == {"turns", "radii"}:
+        if arrays["turns"].any() and (arrays["turns"] == arrays["turns"].astype(np.int32)).all():
+            raise ValueError("it does not say if turns have 32 or 64 bits: give .npz or .parquet")
+        return PolarPlaces(**tensors)
+    if arrays.keys() == {"positions", "log_heights"}:
+        return HalfSpacePlaces(**tensors)
+    if arrays.keys() != {"lorentz"}:
+        raise ValueError(
+            f"columns {', '.join(arrays)[:99]} do not say in which space the places are: give .npz "
+            "or .parquet"
+        )
+    # the time and space coordinates of the innermost point hold 1/c in the most digits
+    time, *space = arrays["lorentz"][arrays["lorentz"][:, 0].argmin()]
+    gap = (time - np.linalg.norm(space)) * (time + np.linalg.norm(space))
+    if not gap * 2000 > time * time:  # digits of float32 that are left are three
+        raise ValueError(
+            "its points are too far out to tell their curvature: give .npz or .parquet"
+        )
+    return ManifoldPlaces(Lorentz(1 / gap), tensors["lorentz"])
+
+
+def _pairs(names: Sequence[str], parents: Iterable[list[str]]) -> Tensor | None:
+    """Numbers of nodes and parents; ``None`` without any. Lists have no apostrophes of guards."""
+    numbers = {name.removeprefix("'"): i for i, name in enumerate(names)}
+    numbers |= {name: i for i, name in enumerate(names)}
+    rows = [(i, numbers[name]) for i, above in enumerate(parents) for name in above]
+    return torch.tensor(rows) if rows else None
 
 
 def _parents(names: tuple[str, ...], parents: Tensor | None) -> list[list[str]]:

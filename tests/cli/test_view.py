@@ -1,5 +1,7 @@
 """The command `fedbolic view`: a taxonomy file, a run, an embedding, and what it refuses."""
 
+from pathlib import Path
+
 import pytest
 
 from fedbolic.data import BalancedTree
@@ -37,6 +39,19 @@ def test_a_run_and_a_saved_embedding_become_pages(fedbolic, taxonomy, runs):
     Embedding.of(tree, TreeLayout().place(tree)).save(taxonomy.with_suffix(".npz"))
     assert fedbolic("view", "cats.npz", "--to", "saved.html")[0] == 0
     assert (taxonomy.parent / "saved.html").exists()
+
+
+def test_a_csv_is_an_embedding_by_its_header_and_a_taxonomy_otherwise(fedbolic, taxonomy):
+    tree = BalancedTree(branching=2, depth=2).read(None, download=False)
+    Embedding.of(tree, TreeLayout().place(tree)).to_csv("map.csv")
+    Path("pairs.csv").write_text("child,parent\nlion,cat\n")
+    for name in ("map", "pairs"):
+        assert fedbolic("view", f"{name}.csv")[0] == 0
+        assert Path(f"{name}.html").exists()
+    Path("map.csv").write_text("name,parent,poincare_0\na,,0.5\n")
+    code, _, error = fedbolic("view", "map.csv", "--to", "b.html")
+    assert code == 2
+    assert "do not say in which space" in error
 
 
 @pytest.mark.parametrize("source", ["missing.tsv", "missing.npz", "cats.txt"])

@@ -12,7 +12,16 @@ import pytest
 import torch
 
 from fedbolic.hierarchies import Embedding
-from tests.hierarchies.embeddings import ODD, ball, embedding, every_kind, polar
+from fedbolic.manifolds import PolarPlaces
+from tests.hierarchies.embeddings import (
+    ODD,
+    ball,
+    embedding,
+    every_kind,
+    half_space,
+    hyperboloid,
+    polar,
+)
 
 
 @every_kind
@@ -159,3 +168,87 @@ def test_a_file_of_another_ending_or_with_names_that_are_no_text_is_not_written(
         with pytest.raises(ValueError, match="surrogates"):
             write(tmp_path / "x.npz")
     assert not list(tmp_path.iterdir())
+
+
+READ_AGAIN = {"polar": polar, "half-space": half_space, "hyperboloid": hyperboloid}
+
+
+def assert_equal_embeddings(found, expected, *, names=None):
+    assert found.names == (names or expected.names)
+    assert found.parents.tolist() == sorted(expected.parents.tolist())
+    assert type(found.places) is type(expected.places)
+    for name, tensor in expected.places.tensors().items():
+        again = found.places.tensors()[name]
+        assert torch.equal(again, tensor)
+        assert again.dtype == tensor.dtype
+    assert math.isclose(found.distance(*found.names[:2]), expected.distance(*expected.names[:2]))
+
+
+@pytest.mark.parametrize("kind", READ_AGAIN.values(), ids=READ_AGAIN)
+def test_a_table_is_read_again(kind, tmp_path):
+    found = embedding(kind)
+    found.to_csv(tmp_path / "x.csv", formulas=True)
+    assert_equal_embeddings(Embedding.load(tmp_path / "x.csv"), found)
+
+
+def test_names_are_those_of_the_table_and_parents_are_found(tmp_path):
+    pairs = torch.tensor([[0, 1], [0, 2], [1, 2]])
+    found = Embedding(("=1", "-x", "c"), polar(3, 0), pairs)
+    found.to_csv(tmp_path / "x.csv")
+    again = Embedding.load(tmp_path / "x.csv")
+    assert_equal_embeddings(again, found, names=("'=1", "'-x", "c"))
+    assert again.ancestors("'=1") == ["'-x", "c"]
+
+
+@every_kind
+def test_parquet_is_read_again(kind, tmp_path):
+    pytest.importorskip("pyarrow.parquet")
+    found = embedding(kind)
+    found.to_parquet(tmp_path / "x.parquet")
+    assert_equal_embeddings(Embedding.load(tmp_path / "x.parquet"), found)
+
+
+@pytest.mark.parametrize("width", [torch.int32, torch.int64])
+def test_parquet_keeps_the_bits_of_turns(width, tmp_path):
+    pytest.importorskip("pyarrow.parquet")
+    found = Embedding(
+        ("a", "b"), PolarPlaces(torch.tensor([0, 5], dtype=width), torch.ones(2).double())
+    )
+    found.to_parquet(tmp_path / "x.parquet")
+    assert Embedding.load(tmp_path / "x.parquet").places.turns.dtype == width
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("name,parent,poincare_0,poincare_1\na,,0.1,0.2\n", "in which space"),
+        ("name,parent,turns,radii\na,,5,1.0\n", "32 or 64 bits"),
+        ("name,parent,lorentz_0,lorentz_1\na,,1e8,1e8\n", "too far out"),
+        ("name,parent,turns,radii\na,,0,nan\n", "finite"),
+        ("name,parent,turns,radii\na,b,0,1.0\n", "'b'"),
+        ("name,parent,turns,radii\na,,0\n", ""),
+        ("name,parent,turns,radii\na,,0.5,1.0\n", ""),
+        ("name,parents,turns,radii\na,[,0,1.0\n", ""),
+        ("name,parent,turns,radii\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_table_that_says_too_little_is_refused(text, why, tmp_path):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ValueError, match=rf"x\.csv holds no embedding.*{why}"):
+        Embedding.load(tmp_path / "x.csv")
+
+
+def test_damaged_parquet_is_refused(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "x.parquet"
+    embedding().to_parquet(file)
+    whole = file.read_bytes()
+    for cut in range(0, len(whole), 97):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match="holds no embedding"):
+            Embedding.load(file)
+    file.write_bytes(whole)
+    parquet.write_table(parquet.read_table(file).replace_schema_metadata({}), file)
+    with pytest.raises(ValueError, match="holds no embedding"):
+        Embedding.load(file)
