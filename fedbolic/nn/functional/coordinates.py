@@ -33,7 +33,7 @@ class _HyperboloidPoint(Formula):
 
     @override
     @staticmethod
-    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor | None) -> tuple:
         (_, c), time, s = inputs, parts[0][..., :1], parts[0][..., 1:]
         (gradient,) = grad_outputs
         if gradient is None:
