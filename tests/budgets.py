@@ -9,7 +9,7 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data import Client, Examples, FederatedData
-from fedbolic.federated import LocalTraining, Mean, Sequential
+from fedbolic.federated import Batched, LocalTraining, Mean, Sequential
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.rounds.fine_tuning import FineTuningPhase
 from fedbolic.federated.rounds.update_filter import UpdateFilter
@@ -154,4 +154,18 @@ def exchange_of(name, *, engine, epochs, monkeypatch, num_clients=None):
                 method.aggregator.aggregate(iter(usable))
             assert not getattr(engine, "_refused", {})
             assert not getattr(engine, "_uncaptured", {})
+    return device.work.total()
+
+
+def scores_of(name, monkeypatch, num_clients):
+    """Work of the scores of all clients with ``Batched``, as sums by kind."""
+    (method, _), data = METHODS[name], _federation(name, num_clients)
+    server_state = method.init(data.meta, RNG)
+    with shadow.device(monkeypatch) as device:
+        there = data.to(shadow.DEVICE, torch.float32)
+        server_state = tree.to(server_state, shadow.DEVICE, torch.float32)
+        messages = {c.id: method.broadcast(server_state, c.id) for c in there.clients}
+        for _ in range(2):
+            device.work.clear()
+            assert len(Batched().scores(Exchange(method, messages, there.clients, {}, RNG)))
     return device.work.total()

@@ -8,7 +8,7 @@ import pytest
 from fedbolic.federated import Batched, Graphed, Sequential
 from fedbolic.federated.batched.static_steps import StaticSteps
 from tests import shadow
-from tests.budgets import METHODS, exchange_of, spent
+from tests.budgets import METHODS, exchange_of, scores_of, spent
 
 ENGINES = {
     "sequential": Sequential(),
@@ -106,6 +106,12 @@ def test_an_exchange_is_launched_for_all_clients_at_once(name, engine, monkeypat
     assert more["launches"] == few["launches"] + 2 * FURTHER[name]
     assert more["waits"] == few["waits"] == 1
     assert more["uploads"] == few["uploads"]
+
+
+def test_scores_of_further_clients_take_no_wait_and_no_copy(monkeypatch):
+    few, more = (scores_of("fedavg mlp", monkeypatch, num_clients) for num_clients in (4, 6))
+    assert few["waits"] == more["waits"] == 1
+    assert few["uploads"] == more["uploads"] == 1  # the lengths of the clients' splits
 
 
 CAPTURED = [

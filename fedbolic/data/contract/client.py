@@ -37,9 +37,14 @@ class Split(ABC):
         return self.at(torch.arange(len(self)))
 
     @property
+    def no_examples(self) -> dict[str, Tensor]:
+        """An empty batch."""
+        return self.at(torch.arange(0))
+
+    @property
     def no_inputs(self) -> Tensor:
         """An empty batch of inputs; its device and dtype are those in which a model works."""
-        return self.at(torch.arange(0))["x"]
+        return self.no_examples["x"]
 
     @property
     def numbering(self) -> str:
@@ -97,6 +102,11 @@ class Examples(LabelledSplit):
     @override
     def all(self) -> dict[str, Tensor]:
         return self.tensors
+
+    @property
+    @override
+    def no_examples(self) -> dict[str, Tensor]:
+        return {name: tensor[:0] for name, tensor in self.tensors.items()}
 
     def cut(self, parts: Sequence[Tensor]) -> list["Examples"]:
         """Splits with the examples at each of several indices, contiguous in one storage.

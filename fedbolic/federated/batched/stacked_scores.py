@@ -136,9 +136,8 @@ def _scored(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
 
 def _form(method: GradientMethod, each: _Held) -> Hashable:
     """Hashable form; only clients of equal form are scored together."""
-    none = each.client.test.at(torch.arange(0))
     model = method.model(each.client.meta)
-    return id(model), *map(tree_form, (each.local, each.context, none))
+    return id(model), *map(tree_form, (each.local, each.context, each.client.test.no_examples))
 
 
 def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
