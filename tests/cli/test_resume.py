@@ -11,6 +11,7 @@ from fedbolic.run.configuration import build
 from fedbolic.run.experiment import resume, run
 from fedbolic.run.record import RunFolder
 from fedbolic.run.run_files import HEADERS
+from tests.command_line import TINY
 
 METHODS = {
     "ditto": ["--method=fedbolic.methods.Ditto"],  # every client keeps a personal model
@@ -42,14 +43,17 @@ def result(folder):
     return (folder / "metrics.csv").read_text(), flat(server_state), flat(states)
 
 
-@pytest.fixture(params=METHODS)
-def words(request, config):
-    return ["--config", str(config), *METHODS[request.param], *COMMON]
+@pytest.fixture(scope="module", params=METHODS)
+def words(request, tmp_path_factory):
+    file = tmp_path_factory.mktemp("whole") / "tiny.yaml"
+    file.write_text(TINY)
+    return ["--config", str(file), *METHODS[request.param], *COMMON]
 
 
-@pytest.fixture
-def whole(words, runs):
+@pytest.fixture(scope="module")
+def whole(words, tmp_path_factory):
     """The result of an uninterrupted run."""
+    runs = tmp_path_factory.mktemp("runs")
     return result(run(**build(run, [*words, "--name=whole", f"--runs={runs}"])))
 
 
