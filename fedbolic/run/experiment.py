@@ -47,7 +47,7 @@ def run(
     engine: Engine = Sequential(), cohort: Cohort = Cohort(),
     channels: tuple[Channel, ...] = (), evaluation: Evaluation = Evaluation(),
     privacy: ClientPrivacy | None = None, device: Literal["auto", "cpu", "cuda"] = "auto",
-    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true", threads: int = 1,
+    precision: Literal["32-true", "64-true", "bf16-mixed", "tf32"] = "32-true", threads: int = 1,
     loggers: tuple[str | LoggerSettings, ...] = (), seed: int = 0, name: str | None = None,
     runs: Path | str = Path("runs"), overwrite: bool = False,
     callbacks: Sequence[object] = (), nodes: Remote | None = None,
@@ -63,7 +63,9 @@ def run(
         evaluation: Frequency and kinds of evaluation.
         privacy: Differential privacy of the clients: a budget or a size of noise; null for none.
         device: Device to compute on; auto selects a GPU if one is available.
-        precision: Precision in Lightning's terms; 64-true is double precision throughout.
+        precision: Precision in Lightning's terms; 64-true is double precision throughout. With
+            tf32 a CUDA device rounds the factors of products to 11 bits: a sum of products is wrong
+            by up to 2^-9 of the sum of their absolute values.
         threads: Number of CPU threads per operation, at least 1. More than one rarely speeds up
             small models.
         loggers: Loggers of Lightning: wandb, mlflow, comet, tensorboard, csv, or import paths of

@@ -53,6 +53,24 @@ def reproducible(device: torch.device) -> Iterator[None]:
         _set(*before)
 
 
+@contextlib.contextmanager
+def tf32() -> Iterator[None]:
+    """Context in which a CUDA device may round the factors of float32 products to TF32.
+
+    That is 11 bits in place of 24, or 10 where a device cuts bits off. A sum of products, as in a
+    matrix product or a convolution, is then wrong by up to 2^-9 of the sum of their absolute
+    values, in place of about 2^-24 for each. All else, also every sum, stays float32.
+    """
+    before = cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32 = before[0]
+        torch.set_float32_matmul_precision(before[1])
+
+
 def arithmetic_of(device: torch.device) -> dict[str, Any]:
     """Describe a device for ``environment.json``, a GPU with its name and the current flags.
 

@@ -10,6 +10,7 @@ from fedbolic.data import IID, Partitioned
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import MLP, ConvNet
+from fedbolic.run.computing import arithmetic
 from fedbolic.run.configuration import SetupError
 from fedbolic.run.experiment import resume, run
 from fedbolic.run.record import RunFolder
@@ -57,6 +58,37 @@ def test_on_a_gpu_flags_are_those_of_a_second_run_and_afterwards_those_of_before
     with pytest.raises(ZeroDivisionError), reproducible(gpu):
         raise ZeroDivisionError
     assert flags() == before
+
+
+def test_with_tf32_only_products_are_less_exact_than_in_a_usual_run(gpu):
+    before = flags()
+    with reproducible(gpu), arithmetic("tf32", gpu):
+        assert flags() == {**IN_FORCE, "cudnn_tf32": True, "matmul_precision": "high"}
+        assert torch.get_default_dtype() == torch.float32
+    assert flags() == before
+
+
+def test_tf32_errs_by_no_more_than_is_stated():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    for cut in (False, True):
+        a, b = (as_tf32(z, cut=cut).double() for z in (x, y))
+        bound = 2**-9 * (x.double().abs() @ y.double().abs())
+        error = (a @ b - x.double() @ y.double()).abs()
+        assert (error <= bound).all()
+        assert error.max() > 2**-15 * bound.max() / 2**-9
+
+
+def as_tf32(x, *, cut):
+    """Numbers with the 11 bits of TF32, rounded or cut off."""
+    bits = x.view(torch.int32)
+    bits = bits if cut else bits + 2**12
+    return (bits & -(2**13)).view(torch.float32)
+
+
+def test_tf32_is_refused_on_a_cpu(tmp_path):
+    with pytest.raises(SetupError, match="CUDA device: use --precision=32-true"):
+        run(METHOD, DATA, device="cpu", precision="tf32", runs=tmp_path)
 
 
 def test_on_a_cpu_nothing_is_set(monkeypatch):
