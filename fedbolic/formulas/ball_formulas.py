@@ -40,6 +40,15 @@ class BallRead(Formula):
         return by_x, by_gap * dot(x, x) * -1 if isinstance(c, Tensor) else None
 
 
+def quick_ball_read(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The parts of :class:`BallRead`; points in the ball are not copied, and have no factors."""
+    if not isinstance(c, Tensor):
+        t = dot(x, x) * (c * SMALL)
+        if t.max().item() <= (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL:
+            return x, torch.rsub(t, 1, alpha=1 / SMALL), None
+    return BallRead.parts(x, c, dtype)
+
+
 class _Project(BallRead):
     outputs = 1
 
@@ -53,7 +62,7 @@ class _Project(BallRead):
         return by_x, along / (-2 * c) if isinstance(c, Tensor) else None
 
 
-ball_read = fused(BallRead)
+ball_read = fused(BallRead, quick_ball_read)
 """Points clamped to the ball, and the gaps ``1 - c |x|^2``.
 
 Takes points, the curvature and the dtype whose rounding sets the margin of the boundary. The factor

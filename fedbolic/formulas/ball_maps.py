@@ -16,9 +16,9 @@ from fedbolic.formulas.analytic import (
     radial_atanh,
     radial_tanh,
 )
-from fedbolic.formulas.ball_formulas import BallGap, BallRead, ball_gap, ball_read
+from fedbolic.formulas.ball_formulas import BallGap, BallRead, ball_gap, ball_read, quick_ball_read
 from fedbolic.formulas.fused import Formula
-from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
+from fedbolic.formulas.numerics import dot, square
 from fedbolic.formulas.registrar import points, with_kernel
 
 
@@ -66,18 +66,10 @@ def ball_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
     return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)
 
 
-def _read(x: Tensor, c: float) -> tuple[Any, ...]:
-    """Clamped points, the gaps ``1 - c |x|^2``, and the factors, ``None`` if all are 1."""
-    t = dot(x, x) * (c * SMALL)
-    if t.max().item() <= (1 - BALL_MARGIN * torch.finfo(x.dtype).eps) * SMALL:
-        return x, torch.rsub(t, 1, alpha=1 / SMALL), None
-    return BallRead.parts(x, c, x.dtype)
-
-
 def _by_read(
     x: Tensor, factor: Tensor | None, c: float, by_point: Any, by_gap: Tensor | None = None
 ) -> Tensor:
-    """The gradient by points from those by what ``_read`` gave."""
+    """The gradient by points from those by what ``quick_ball_read`` gave."""
     if by_gap is None:
         return by_point if factor is None else factor * by_point
     if factor is None:
@@ -92,7 +84,7 @@ def _sum(x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: float) -> tuple[
     t = c * q
     below = gap_x * gap_y + t
     made = (gap_x * s).add_(t * x).div_(below)
-    point, _, factor = _read(made, c)
+    point, _, factor = quick_ball_read(made, c, made.dtype)
     return point, s, q, t, below, made.detach(), factor
 
 
@@ -116,7 +108,10 @@ class BallSum(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
-        (x, gap_x, factor_x), (y, gap_y, factor_y) = _read(x, c), _read(y, c)
+        (x, gap_x, factor_x), (y, gap_y, factor_y) = (
+            quick_ball_read(x, c, x.dtype),
+            quick_ball_read(y, c, y.dtype),
+        )
         total, *parts = _sum(x, gap_x, y, gap_y, c)
         return total, factor_x, factor_y, x, gap_x, y, gap_y, *parts
 
@@ -135,7 +130,10 @@ class BallDist(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
-        (x, gap_x, factor_x), (y, gap_y, factor_y) = _read(x, c), _read(y, c)
+        (x, gap_x, factor_x), (y, gap_y, factor_y) = (
+            quick_ball_read(x, c, x.dtype),
+            quick_ball_read(y, c, y.dtype),
+        )
         gap = BallGap.parts(x, gap_x, y, gap_y)
         length, *cosh = GapLength.parts(gap[0], c)
         return length.squeeze(-1), gap_x, factor_x, gap_y, factor_y, *gap, *cosh
@@ -158,10 +156,10 @@ class BallExpmap(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, u, c = inputs
-        x, gap, factor = _read(x, c)
+        x, gap, factor = quick_ball_read(x, c, x.dtype)
         v = u / gap
         step, value, q = RadialTanh.parts(v, c)
-        y, gap_y, factor_y = _read(step, c)
+        y, gap_y, factor_y = quick_ball_read(step, c, step.dtype)
         total, *parts = _sum(x, gap, y, gap_y, c)
         return total, factor, v, step, value, q, factor_y, x, gap, y, gap_y, *parts
 
@@ -185,7 +183,7 @@ class BallExpmap0(Formula):
     def parts(*inputs: Any) -> tuple:
         u, c = inputs
         step, value, q = RadialTanh.parts(u, c)
-        point, _, factor = _read(step, c)
+        point, _, factor = quick_ball_read(step, c, step.dtype)
         return point, factor, value, q
 
     @override
@@ -203,7 +201,7 @@ class BallLogmap0(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         y, c = inputs
-        y, _, factor = _read(y, c)
+        y, _, factor = quick_ball_read(y, c, y.dtype)
         v, value, q = RadialAtanh.parts(y, c)
         return v, y, factor, value, q
 
@@ -222,7 +220,10 @@ class BallLogmap(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
-        (x, gap_x, factor_x), (y, gap_y, factor_y) = _read(x, c), _read(y, c)
+        (x, gap_x, factor_x), (y, gap_y, factor_y) = (
+            quick_ball_read(x, c, x.dtype),
+            quick_ball_read(y, c, y.dtype),
+        )
         # BallGap takes the difference the other way round, which changes no bit of it
         gap = BallGap.parts(y, gap_y, x, gap_x)
         (half,) = LengthOverSinh.parts(gap[0], c)

@@ -85,8 +85,11 @@ def _function(formula: type[Formula], operation: Operation) -> type[torch.autogr
             saved = ctx.saved_tensors
             tensors, parts = saved[:count], saved[count:]
             if torch.is_grad_enabled():
-                whole = functools.partial(operation, space)
-                return None, None, *torch.func.vjp(whole, *tensors)[1](*grad_outputs)
+                each = [x.view_as(x) for x in tensors]  # apart, should one be given twice
+                needed = [x for x in each if x.requires_grad]
+                again = operation(space, *each)
+                found = iter(torch.autograd.grad(again, needed, grad_outputs, create_graph=True))
+                return None, None, *(next(found) if x.requires_grad else None for x in each)
             made: tuple[Any, ...] = formula.gradient((*tensors, c), parts, *grad_outputs)
             # finite, as gradients that pass ``numerics.bounded``
             return None, None, *(g.nan_to_num_(nan=0.0) for g in made)

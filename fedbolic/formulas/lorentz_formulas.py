@@ -5,6 +5,7 @@ Points are given by their space coordinates ``x`` and their time coordinate ``a`
 are those of functions of ``x`` and ``c``, and :math:`\partial a / \partial x = c x / a`.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -24,6 +25,34 @@ from fedbolic.formulas.numerics import (
     dot,
     saturate,
 )
+
+
+def quick_hyperboloid_read(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The parts of :class:`Read`; points in range are not copied, and have no factors."""
+    if not isinstance(c, Tensor):
+        length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+        if length.max().item() <= longest(c, dtype):
+            return s, (c * length * length + 1).sqrt(), None
+    return Read.parts(s, c, dtype)
+
+
+def quick_hyperboloid_point(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The parts of :class:`Point`; those in range have no factors."""
+    if not isinstance(c, Tensor):
+        largest, rounding = _longest_coordinate(s.shape[-1], s.dtype)
+        t = s if rounding == 1 else s * rounding
+        length = torch.linalg.vector_norm(t, dim=-1, keepdim=True)
+        if length.max().item() <= min(longest(c, dtype), largest):
+            first = (c * length * length + 1).sqrt() / c**0.5
+            return torch.cat((first, t), -1), None if t is s else s.new_full((), rounding)
+    return Point.parts(s, c, dtype)
+
+
+@functools.cache
+def _longest_coordinate(dim: int, dtype: torch.dtype) -> tuple[float, float]:
+    """The first bound of ``Point``, and the factor of vectors within it: 1 but for rounding."""
+    largest = (torch.finfo(dtype).max / dim) ** 0.5
+    return largest, (largest / torch.full((), largest, dtype=dtype)).item()
 
 
 class Read(Formula):
@@ -47,7 +76,7 @@ class Read(Formula):
         return by_s, slope * dot(s, s) / 2 if isinstance(c, Tensor) else None
 
 
-hyperboloid_read = fused(Read)
+hyperboloid_read = fused(Read, quick_hyperboloid_read)
 """Clamped space coordinates, and the time coordinate in radii.
 
 Takes space coordinates, the curvature and the dtype whose range bounds them. The factor of points
@@ -81,7 +110,7 @@ class Point(Formula):
         return by_s, -0.5 * slope / (c * c) if isinstance(c, Tensor) else None
 
 
-hyperboloid_point_of = fused(Point)
+hyperboloid_point_of = fused(Point, quick_hyperboloid_point)
 """Points with the given space coordinates, as those of :data:`hyperboloid_read` of any length."""
 
 

@@ -1,6 +1,5 @@
 """Operations of the hyperboloid: distances, exponentials and logarithms."""
 
-import functools
 from typing import Any
 
 import torch
@@ -23,8 +22,6 @@ from fedbolic.formulas.fused import Formula
 from fedbolic.formulas.lorentz_formulas import (
     FarGap,
     Gap,
-    Point,
-    Read,
     Shoot,
     Tangent,
     TangentSquare,
@@ -33,7 +30,8 @@ from fedbolic.formulas.lorentz_formulas import (
     hyperboloid_gap,
     hyperboloid_point_of,
     hyperboloid_read,
-    longest,
+    quick_hyperboloid_point,
+    quick_hyperboloid_read,
     reject,
     tangent_at,
     tangent_square,
@@ -111,35 +109,8 @@ def hyperboloid_log_at_origin(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor
     return asinhc(q, c) * (toward_y / (1 + c * q).sqrt())
 
 
-def _read(x: Tensor, c: float) -> tuple[Any, ...]:
-    """Space coordinates, time coordinates in radii, and the factors, ``None`` if all are 1."""
-    s = x[..., 1:]
-    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-    if length.max().item() <= longest(c, s.dtype):
-        return s, (c * length * length + 1).sqrt(), None
-    return Read.parts(s, c, s.dtype)
-
-
-def _point(s: Tensor, c: float) -> tuple[Any, ...]:
-    """The points with the given space coordinates, and the factors, ``None`` if all are 1."""
-    largest, rounding = _longest_coordinate(s.shape[-1], s.dtype)
-    t = s if rounding == 1 else s * rounding
-    length = torch.linalg.vector_norm(t, dim=-1, keepdim=True)
-    if length.max().item() <= min(longest(c, s.dtype), largest):
-        first = (c * length * length + 1).sqrt() / c**0.5
-        return torch.cat((first, t), -1), None if t is s else s.new_full((), rounding)
-    return Point.parts(s, c, s.dtype)
-
-
-@functools.cache
-def _longest_coordinate(dim: int, dtype: torch.dtype) -> tuple[float, float]:
-    """The first bound of ``Point``, and the factor of vectors within it: 1 but for rounding."""
-    largest = (torch.finfo(dtype).max / dim) ** 0.5
-    return largest, (largest / torch.full((), largest, dtype=dtype)).item()
-
-
 def _by_point(point: Tensor, factor: Tensor | None, g: Tensor) -> Tensor:
-    """The gradient by the coordinates that ``_point`` was given."""
+    """The gradient by the coordinates that ``quick_hyperboloid_point`` was given."""
     by_s = torch.addcmul(g[..., 1:], point[..., 1:], g[..., :1] / point[..., :1])
     return by_s if factor is None else by_s * factor
 
@@ -156,7 +127,10 @@ class HyperboloidDist(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
-        (s, a, factor_x), (t, b, factor_y) = _read(x, c), _read(y, c)
+        (s, a, factor_x), (t, b, factor_y) = (
+            quick_hyperboloid_read(x[..., 1:], c, x.dtype),
+            quick_hyperboloid_read(y[..., 1:], c, y.dtype),
+        )
         gap = FarGap.parts(s, a, t, b, c)
         length, cosh = GapLength.parts(gap[0], c)
         return length.squeeze(-1), s, a, factor_x, t, b, factor_y, cosh, *gap
@@ -178,11 +152,11 @@ class HyperboloidExpmap(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, u, c = inputs
-        (s, a, factor), u = _read(x, c), u[..., 1:]
+        (s, a, factor), u = quick_hyperboloid_read(x[..., 1:], c, x.dtype), u[..., 1:]
         square = TangentSquare.parts(s, a, u, c)
         cosh1, ratio = Shoot.parts(square[0], c)
         end = torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u)
-        point, clamped = _point(end, c)
+        point, clamped = quick_hyperboloid_point(end, c, end.dtype)
         return point, point.detach(), clamped, s, a, factor, cosh1, ratio, *square
 
     @override
@@ -204,7 +178,7 @@ class HyperboloidExpmap0(Formula):
     def parts(*inputs: Any) -> tuple:
         u, c = inputs
         end, value, q = RadialSinh.parts(u[..., 1:], c)
-        point, clamped = _point(end, c)
+        point, clamped = quick_hyperboloid_point(end, c, end.dtype)
         return point, point.detach(), clamped, value, q
 
     @override
@@ -222,7 +196,7 @@ class HyperboloidLogmap0(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         y, c = inputs
-        s, _, factor = _read(y, c)
+        s, _, factor = quick_hyperboloid_read(y[..., 1:], c, y.dtype)
         v, value, q = RadialAsinh.parts(s, c)
         return functional.pad(v, (1, 0)), s, factor, value, q
 
@@ -241,7 +215,10 @@ class HyperboloidLogmap(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
-        (s, a, factor_x), (t, b, factor_y) = _read(x, c), _read(y, c)
+        (s, a, factor_x), (t, b, factor_y) = (
+            quick_hyperboloid_read(x[..., 1:], c, x.dtype),
+            quick_hyperboloid_read(y[..., 1:], c, y.dtype),
+        )
         gap = Gap.parts(s, a, t, b, c)
         (ratio,) = LengthOverSinh.parts(gap[0], c)
         twice = -2 * c * gap[0]

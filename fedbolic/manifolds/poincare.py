@@ -69,7 +69,8 @@ class Poincare(Manifold):
 
     @override
     def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
-        return self._read(x, dtype)[0]
+        point = self._read(x, dtype)[0]
+        return point.clone() if point is x else point
 
     @override
     def origin(

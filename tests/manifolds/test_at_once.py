@@ -92,6 +92,19 @@ def test_second_derivatives_are_those_of_the_operation(kind, name):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [Lorentz, Poincare])
+def test_second_derivatives_with_one_tensor_twice_and_one_without(kind):
+    x, *_, y = arguments(kind, "expmap", 1.0, 3, torch.float64)
+    for name in ("expmap", "logmap"):
+        at_once, found = getattr(kind, name), []
+        for function in (at_once, at_once.__wrapped__):
+            leaf = x.clone().requires_grad_()
+            value = function(kind(0.7), leaf, leaf).sin().sum() + function(kind(0.7), leaf, y).sum()
+            (first,) = torch.autograd.grad(value, leaf, create_graph=True)
+            found.append(torch.autograd.grad(first.sin().sum(), leaf)[0])
+        torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_only_eager_tensors_of_one_type_and_a_number_are_taken(kind, name, monkeypatch):
     given, taken = arguments(kind, name, 1.0, 3, torch.float64), []
