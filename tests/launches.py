@@ -1,6 +1,6 @@
 """Launches of a step of all clients on a CUDA device, counted without one.
 
-    python -m tests.launches ["fedavg mlp" ...]
+    python -m tests.launches [METHOD ...] [--csv FILE]
 
 The columns are torch's operators, on the shadow device; what a graph of ``Graphed`` holds, with our
 kernels, on the rehearsal device; and what one of ``Graphed(compiled=True)`` holds: Inductor's
@@ -8,9 +8,12 @@ kernels for an H100, as its code launches them, and calls of libraries, each as 
 ``pip install triton``, but neither compiles nor runs the code.
 """
 
+import argparse
 import contextlib
+import csv
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -20,7 +23,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from benchmarks.table import head, line
 from fedbolic.core import tree
-from fedbolic.federated import Graphed, LocalTraining
+from fedbolic.federated import Batched, Graphed, LocalTraining, Sequential
 from fedbolic.federated.batched import compiled
 from fedbolic.federated.contract.engine import Exchange
 from tests.budgets import BATCH, METHODS, RNG, _federation, _with_local, spent
@@ -28,6 +31,8 @@ from tests.rehearsal import CUDA, rehearsal
 
 GOALS = {"fedavg mlp": 15, "fedavg convnet": 36, "hyperfed": 60, "flatland": 80}
 """Most launches of a compiled step."""
+
+NAMES = (*GOALS, "gcn", "resnet batch norm")
 
 H100 = SimpleNamespace(
     name="NVIDIA H100",
@@ -64,10 +69,10 @@ def exchange_on(engine, name, device):
         list(opened.run(Exchange(method, messages, there.clients, {}, RNG)))
 
 
-def operators(name):
+def operators(name, engine):
     """Launches of a step by torch's operators."""
     with pytest.MonkeyPatch.context() as patch:
-        return round(spent(name, Graphed(memory=1e6), patch).launches)
+        return round(spent(name, engine, patch).launches)
 
 
 def captured(name):
@@ -157,18 +162,47 @@ def compiled_launches(name):
     return len(LAUNCH.findall(code)), len(LIBRARY.findall(code))
 
 
-def main(names):
+def counts(name):
+    """All counts of a method by name; a step of one client has only the first."""
+    found = {"sequential": operators(name, Sequential())}
+    if name.startswith("resnet"):
+        return found
+    kernels, libraries = compiled_launches(name)
+    return {
+        **found,
+        "batched": operators(name, Batched(memory=1e6)),
+        "graphed": operators(name, Graphed(memory=1e6)),
+        "captured": captured(name),
+        "kernels": kernels,
+        "libraries": libraries,
+    }
+
+
+def main():
+    """Print the table, and exit with the number of goals that are missed."""
+    args = argparse.ArgumentParser()
+    args.add_argument("names", nargs="*", help="methods of tests/budgets.py")
+    args.add_argument("--csv", type=Path, help="file for all counts")
+    options = args.parse_args()
+    rows, missed = [], 0
     print(head("step of 4 clients", "operators", "captured", "compiled", "goal", ""))
-    missed = 0
-    for name in names or GOALS:
-        kernels, libraries = compiled_launches(name)
-        total, goal = kernels + libraries, GOALS.get(name)
+    for name in options.names or NAMES:
+        found, goal = counts(name), GOALS.get(name)
+        rows.append({"step": name, **found})
+        total = found.get("kernels", 0) + found.get("libraries", 0)
         missed += goal is not None and total > goal
         verdict = "" if goal is None else "met" if total <= goal else "not met"
-        whole = f"{total} ({kernels} + {libraries})"
-        print(line(name, operators(name), captured(name), whole, goal or "", verdict), flush=True)
-    return missed
+        whole = f"{total} ({found['kernels']} + {found['libraries']})" if total else ""
+        shown = (found.get(column, "") for column in ("graphed", "captured"))
+        print(line(name, *shown, whole, goal or "", verdict), flush=True)
+    if options.csv:
+        columns = {column: None for row in rows for column in row}
+        with options.csv.open("w", newline="") as file:
+            table = csv.DictWriter(file, columns, lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+    sys.exit(missed)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
