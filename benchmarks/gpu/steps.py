@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.rivals import Loop, rivals
 from benchmarks.gpu.workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, tasks, workloads
 from benchmarks.timing import kernels, peak_mebibytes, waits, wall_seconds
 from fedbolic.data import FederatedData
-from fedbolic.federated import Engine
+from fedbolic.federated import Engine, Graphed
 from fedbolic.federated.batched.memory_estimate import LIBRARIES, MemoryEstimate
 from fedbolic.federated.contract.engine import Exchange, Failure
-from fedbolic.run.reproducible import reproducible
+from fedbolic.run.reproducible import reproducible, tf32
 
 PART = "steps"
 PLAIN, COMPILED = "plain loop", "compiled plain loop"
@@ -87,6 +88,15 @@ def plain_case(work: GpuWorkload, data: FederatedData, *, compiled: bool = False
     return Case(exchange, _batches(work, data), data.clients[0].no_inputs.device)
 
 
+def rival_case(work: GpuWorkload, data: FederatedData, loop: Loop) -> Case:
+    """One of :func:`~benchmarks.gpu.rivals.rivals` on a workload."""
+
+    def exchange(visits: int) -> None:
+        loop(work.visiting(visits), data.clients)
+
+    return Case(exchange, _batches(work, data), data.clients[0].no_inputs.device)
+
+
 def _batches(work: GpuWorkload, data: FederatedData) -> int:
     size = data.clients[0].size
     return -(-size // (work.method.local.batch_size or size))
@@ -107,6 +117,9 @@ def steps(report: Report, device: torch.device, size: Size) -> None:
         for num_clients in size.clients:
             for work in timed:
                 _of_workload(report, work, num_clients, device, size)
+        for num_clients in size.clients:
+            for work in timed:
+                _fast(report, work, num_clients, size)
         for work in timed:  # last, for a compilation takes up to a minute
             _compiled(report, work, device, size)
 
@@ -126,6 +139,15 @@ def _of_workload(
         row_name(work.name, num_clients, PLAIN),
         lambda: {"ms": 1e3 * plain_case(work, data).step_seconds(size)},
     )
+    for name, made in rivals(work, data).items():
+
+        def rival(made: Callable[[], Loop] = made) -> Row:
+            ms = 1e3 * rival_case(work, data, made()).step_seconds(size)
+            return (
+                {"ms": ms} if plain is None else {"ms": ms, "rival_times_plain": plain["ms"] / ms}
+            )
+
+        report.add(PART, row_name(work.name, num_clients, name), rival)
     for name, engine in engines().items():
         report.add(
             PART,
@@ -160,8 +182,22 @@ def _engine_row(
     return found
 
 
+def _fast(report: Report, work: GpuWorkload, num_clients: int, size: Size) -> None:
+    """Captured steps with products in TF32, which are less exact than those of the goals above."""
+    data, plain = work.data(num_clients), row_name(work.name, num_clients, PLAIN)
+
+    def measured() -> Row:
+        engine = Graphed()
+        with tf32(), engine.open(data.clients) as opened:
+            ms = 1e3 * engine_case(work, data, opened).step_seconds(size)
+        exact = report.figure(PART, plain, "ms")
+        return {"ms": ms} if exact is None else {"ms": ms, "fast_times_plain": exact / ms}
+
+    report.add(PART, row_name(work.name, num_clients, "Graphed, TF32"), measured)
+
+
 def _compiled(report: Report, work: GpuWorkload, device: torch.device, size: Size) -> None:
-    """The compiled plain loop with the fewest clients, for each of which it costs the same."""
+    """With the fewest clients: captured steps that are compiled, and the compiled plain loop."""
     num_clients = min(size.clients)
     data = work.data(num_clients)
 
@@ -176,7 +212,14 @@ def _compiled(report: Report, work: GpuWorkload, device: torch.device, size: Siz
                 found[f"over {name}"] = ms / theirs
         return found
 
+    def of_engine() -> Row:
+        engine, ms = Graphed(compiled=device.type == "cuda"), report.figure(PART, plain, "ms")
+        of_plain = None if ms is None else {"ms": ms}
+        return _engine_row(work, data, engine, size, of_plain, counted=True)
+
+    plain = row_name(work.name, num_clients, PLAIN)
     needs = COMPILATION if device.type == "cuda" else 0.0
+    report.add(PART, row_name(work.name, num_clients, "Graphed, compiled"), of_engine, needs=needs)
     report.add(PART, row_name(work.name, num_clients, COMPILED), measured, needs=needs)
     if device.type == "cuda":
         torch.compiler.reset()  # its graphs hold memory

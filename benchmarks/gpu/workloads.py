@@ -165,12 +165,16 @@ class GpuPlainLoop:
         for i in range(len(positions)):
             batch = {name: x[positions[i]] for name, x in examples.items()}
             batch |= {name: draw[i] for name, draw in draws.items()}
-            if self.compiled:
-                torch.compiler.cudagraph_mark_step_begin()
-            optimizer.zero_grad()
-            self.loss(batch, task.context).backward()
-            optimizer.step()
+            self.step(optimizer, batch, task.context)
         return {name: x.detach().clone() for name, x in self.network.named_parameters()}
+
+    def step(self, optimizer: torch.optim.Optimizer, batch: Params, context: Tree) -> None:
+        """A step on a batch."""
+        if self.compiled:
+            torch.compiler.cudagraph_mark_step_begin()
+        optimizer.zero_grad()
+        self.loss(batch, context).backward()
+        optimizer.step()
 
 
 def images(

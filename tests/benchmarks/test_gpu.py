@@ -8,6 +8,7 @@ import torch
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.resnet import ARITHMETICS, DEFAULT, arithmetic
+from benchmarks.gpu.rivals import rivals
 from benchmarks.gpu.workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
 from benchmarks.timing import waits
 from fedbolic.federated import Sequential
@@ -30,6 +31,24 @@ def test_the_plain_loop_does_the_work_of_the_engines(name):
         ours = {name: sent[name] + x for name, x in delta.items()} | kept.get("parameters", {})
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-11)
         assert any((expected[name] != sent[name]).any() for name in delta)
+
+
+RIVALS = [
+    (work, name)
+    for work in WORKLOADS.values()
+    for name in rivals(work, work.data(2))
+    if not work.name.startswith("ResNet")
+]
+
+
+@pytest.mark.parametrize(("work", "name"), RIVALS, ids=lambda x: getattr(x, "name", x))
+def test_loops_by_hand_do_the_work_of_the_plain_loop(work, name):
+    dtype = torch.float32 if name.startswith("JAX") else torch.float64
+    data = work.data(2).to(CPU, dtype)
+    method, loop = work.visiting(2, epochs=2), rivals(work, data)[name]()
+    found, plain = loop(method, data.clients), GpuPlainLoop(work, data).run(method, data.clients)
+    for some, others in zip(found, plain, strict=True):
+        torch.testing.assert_close(some, others, rtol=0, atol=1e-5 if name[0] == "J" else 1e-11)
 
 
 def test_every_part_runs(tmp_path, capsys):
