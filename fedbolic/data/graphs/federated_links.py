@@ -24,7 +24,7 @@ from fedbolic.data.graphs.link_split import (
     num_non_edges,
     split_links,
 )
-from fedbolic.data.graphs.metis import GraphPartition, Metis
+from fedbolic.data.graphs.metis import GraphPartition, Metis, parts_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +133,7 @@ class FederatedLinks(Source):
         whole = Graph(scaled(whole.features, self.scale), whole.edges, whole.labels)
         rates = {"validation": self.validation_rate, "test": self.test_rate}
         split = split_links(whole, rng.at("split"), **rates)
-        if isinstance(self.partition, GraphPartition):
-            parts = self.partition.parts(split.graph, rng.at("partition"))
-        else:
-            parts = self.partition.split(whole.labels, rng.at("partition"))
+        parts = parts_of(self.partition, split.graph, rng.at("partition"))
         meta = Meta(2, tuple(whole.features.shape[1:]), len(parts))
         clients = tuple(
             Client(i, *_examples(whole, split, nodes, rng.at("negatives", i)), meta=meta)

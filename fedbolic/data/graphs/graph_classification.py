@@ -19,7 +19,13 @@ from fedbolic.data.graphs.graph import Graph
 from fedbolic.data.graphs.graph_families import GraphFamily, TreesAndRings
 from fedbolic.data.graphs.graphs import Scale, scaled
 from fedbolic.data.graphs.node_roles import TEST, TRAIN, VALIDATION, check_split, random_roles
-from fedbolic.data.graphs.whole_graphs import WholeGraphs, graph_labels, pick_graphs, unite_graphs
+from fedbolic.data.graphs.whole_graphs import (
+    WholeGraphs,
+    check_widths,
+    graph_labels,
+    pick_graphs,
+    unite_graphs,
+)
 
 NodeFeatures = Literal["given", "degrees"]
 
@@ -83,7 +89,8 @@ class GraphClassification(Source):
             self._with_features(family.read(rng.at("family", i), self.root), family)
             for i, family in enumerate(self.families)
         ]
-        _refuse_other_widths(self.families, unions)
+        remedy = "use features='degrees', which all graphs have"
+        check_widths(self.families, unions, remedy)
         parts = [
             pick_graphs(union, index)
             for i, union in enumerate(unions)
@@ -145,13 +152,3 @@ def _holdout(tests: Sequence[WholeGraphs], meta: Meta) -> Client | None:
     empty = WholeGraphs(whole, torch.arange(0))
     everything = WholeGraphs(whole, torch.arange(len(graph_labels(whole))))
     return Client(HOLDOUT, empty, empty, everything, meta)
-
-
-def _refuse_other_widths(families: Sequence[GraphFamily], unions: Sequence[Graph]) -> None:
-    widths = [union.features.shape[1] for union in unions]
-    for family, width in zip(families, widths, strict=True):
-        if width != widths[0]:
-            raise ValueError(
-                f"{family} has {width} features per node and {families[0]} has {widths[0]}: use "
-                "features='degrees', which all graphs have"
-            )

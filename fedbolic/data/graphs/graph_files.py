@@ -1,6 +1,5 @@
 """Federated node classification where every client holds a graph from a file."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedbolic.data.graphs.node_roles import (
     node_splits,
     random_roles,
 )
+from fedbolic.data.graphs.whole_graphs import check_widths, unite_graphs
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class GraphFiles(Source):
     def load(self, rng: Rng) -> FederatedData:
         files = [GraphFile(path) for path in self._files()]
         found = [file.read(rng.at("graph"), self.root, download=False) for file in files]
-        _refuse_other_widths(files, found)
+        check_widths([file.path for file in files], found, "all graphs need the same features")
         roles = [
             self._roles(graph, file.path, rng.at("split", client_id))
             for client_id, (graph, file) in enumerate(zip(found, files, strict=True))
@@ -109,11 +109,12 @@ class GraphFiles(Source):
         return found
 
     def _roles(self, graph: Graph, path: Path, rng: Rng) -> Tensor:
-        rates = {"train_rate": self.train_rate, "test_rate": self.test_rate}
         if self.split == "masks":
             roles = masked_roles(graph, str(path))
         else:
-            roles = random_roles(len(graph), rng, **rates)
+            roles = random_roles(
+                len(graph), rng, train_rate=self.train_rate, test_rate=self.test_rate
+            )
         if not bool((roles == TRAIN).any()):
             raise ValueError(
                 f"{path} has {len(graph)} nodes but no training node: leave it out, mark some in "
@@ -139,45 +140,11 @@ def _inside(folder: Path) -> list[Path]:
     return inside
 
 
-def disjoint_union(graphs: Sequence[Graph]) -> Graph:
-    """One graph of all nodes, numbered in order, without edges between the given graphs.
-
-    Example:
-        >>> pair = Graph(torch.eye(2), torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1]))
-        >>> disjoint_union([pair, pair]).edges
-        tensor([[0, 1, 2, 3],
-                [1, 0, 3, 2]])
-    """
-    features = [graph.features for graph in graphs]
-    sparse = all(rows.is_sparse for rows in features)
-    together = torch.cat(features if sparse else [_dense(rows) for rows in features])
-    starts = itertools.accumulate((len(graph) for graph in graphs[:-1]), initial=0)
-    edges = [graph.edges + start for graph, start in zip(graphs, starts, strict=True)]
-    return Graph(
-        together.coalesce() if sparse else together,
-        torch.cat(edges, dim=1),
-        torch.cat([graph.labels for graph in graphs]),
-    )
-
-
-def _dense(features: Tensor) -> Tensor:
-    return features.to_dense() if features.is_sparse else features
-
-
 def _holdout(graphs: Sequence[Graph], roles: Tensor, meta: Meta) -> Client | None:
     nodes = (roles == TEST).nonzero().flatten()
     if not len(nodes):
         return None
-    whole = disjoint_union(graphs)
+    union = unite_graphs(graphs)
+    whole = Graph(union.features, union.edges, union.labels)  # one graph, whose nodes are examples
     empty = GraphSplit(whole, torch.arange(0))
     return Client(HOLDOUT, empty, empty, GraphSplit(whole, nodes), meta)
-
-
-def _refuse_other_widths(files: Sequence[GraphFile], graphs: Sequence[Graph]) -> None:
-    widths = [graph.features.shape[1] for graph in graphs]
-    for file, width in zip(files, widths, strict=True):
-        if width != widths[0]:
-            raise ValueError(
-                f"{file.path} has {width} features per node and {files[0].path} has {widths[0]}: "
-                "all graphs need the same features"
-            )

@@ -16,7 +16,7 @@ from fedbolic.data.contract.partition import Partition
 from fedbolic.data.contract.source import Source
 from fedbolic.data.graphs.graph import Graph, GraphSplit
 from fedbolic.data.graphs.graph_sets import BlockModel, GraphSet
-from fedbolic.data.graphs.metis import GraphPartition, Metis
+from fedbolic.data.graphs.metis import GraphPartition, Metis, parts_of
 from fedbolic.data.graphs.node_roles import (
     TEST,
     TRAIN,
@@ -95,10 +95,7 @@ class Graphs(Source):
         if roles is None:
             rates = {"train_rate": self.train_rate, "test_rate": self.test_rate}
             roles = random_roles(len(whole), rng.at("split"), **rates)
-        if isinstance(self.partition, GraphPartition):
-            parts = self.partition.parts(whole, rng.at("partition"))
-        else:
-            parts = self.partition.split(whole.labels, rng.at("partition"))
+        parts = parts_of(self.partition, whole, rng.at("partition"))
         splits = [_splits(whole, nodes, roles, client_id) for client_id, nodes in enumerate(parts)]
         meta = Meta(
             num_classes=int(whole.labels.max()) + 1,

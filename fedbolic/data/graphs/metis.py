@@ -10,6 +10,7 @@ from typing_extensions import override
 from fedbolic.core.check import at_least
 from fedbolic.core.imports import extra
 from fedbolic.core.rng import Rng
+from fedbolic.data.contract.partition import Partition
 from fedbolic.data.graphs.graph import Graph
 
 
@@ -32,6 +33,13 @@ class GraphPartition(ABC):
         Raises:
             ValueError: If the graph has too few nodes or the partition cannot be computed.
         """
+
+
+def parts_of(partition: GraphPartition | Partition, graph: Graph, rng: Rng) -> list[Tensor]:
+    """Nodes of every client by a partition of the graph or, without its edges, of its labels."""
+    if isinstance(partition, GraphPartition):
+        return partition.parts(graph, rng)
+    return partition.split(graph.labels, rng)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,8 @@ def graph_labels(graph: Graph) -> Int64[Tensor, " graphs"]:
 def unite_graphs(graphs: Sequence[Graph]) -> Graph:
     """One graph of all nodes, numbered in order, with the graphs of all unions numbered in order.
 
+    Features are sparse if all are.
+
     Args:
         graphs: At least one graph or union; features have one width.
 
@@ -104,7 +106,10 @@ def unite_graphs(graphs: Sequence[Graph]) -> Graph:
             f"graphs of a union need features of one width, got widths {sorted(widths)}: use "
             "features='degrees', or leave some out"
         )
-    dense = [g.features.to_dense() if g.features.is_sparse else g.features for g in graphs]
+    features = [graph.features for graph in graphs]
+    if not all(rows.is_sparse for rows in features):
+        features = [rows.to_dense() if rows.is_sparse else rows for rows in features]
+    together = torch.cat(features)
     edges, batches, nodes, number = [], [], 0, 0
     for graph in graphs:
         batch = torch.zeros_like(graph.labels) if graph.batch is None else graph.batch
@@ -112,7 +117,22 @@ def unite_graphs(graphs: Sequence[Graph]) -> Graph:
         batches.append(batch + number)
         nodes, number = nodes + len(graph), number + int(batch[-1]) + 1
     labels = torch.cat([graph.labels for graph in graphs])
-    return Graph(torch.cat(dense), torch.cat(edges, dim=1), labels, batch=torch.cat(batches))
+    together = together.coalesce() if together.is_sparse else together
+    return Graph(together, torch.cat(edges, dim=1), labels, batch=torch.cat(batches))
+
+
+def check_widths(names: Sequence[object], graphs: Sequence[Graph], remedy: str) -> None:
+    """Refuse graphs with other numbers of features than the first one.
+
+    Raises:
+        ValueError: If numbers differ; the message ends with the remedy.
+    """
+    widths = [graph.features.shape[1] for graph in graphs]
+    for name, width in zip(names, widths, strict=True):
+        if width != widths[0]:
+            raise ValueError(
+                f"{name} has {width} features per node and {names[0]} has {widths[0]}: {remedy}"
+            )
 
 
 def pick_graphs(union: Graph, index: Int64[Tensor, " some"]) -> Graph:

@@ -22,10 +22,8 @@ class HierarchySet(ABC):
         """Read the whole hierarchy.
 
         Args:
-            root: The only folder to read from; ``None``: first the folder named by the environment
-                variable ``FEDBOLIC_DATA``, then the user's cache.
-            download: Whether to download a missing file into the cache; ignored if ``root`` is
-                given.
+            root: As for :meth:`fedbolic.data.Dataset.read`.
+            download: Likewise.
 
         Raises:
             FileNotFoundError: If a file is missing and may not be downloaded.

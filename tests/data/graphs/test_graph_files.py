@@ -10,8 +10,8 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data import IID, GivenGraph, Graph, GraphFiles, Graphs, save_graph
 from fedbolic.data.graphs.graph import simple_edges
-from fedbolic.data.graphs.graph_files import disjoint_union
 from fedbolic.data.graphs.graph_sets import from_data
+from fedbolic.data.graphs.whole_graphs import unite_graphs
 from fedbolic.federated import Batched, Sequential, Trainer
 from flatland import FedPub, FlatLand
 
@@ -87,7 +87,7 @@ def test_a_union_keeps_all_features_whether_dense_or_sparse(sparse):
     edges, labels = torch.zeros(2, 0, dtype=torch.int64), torch.tensor([0, 1])
     rows = [torch.eye(2), 2 * torch.eye(2)]
     given = [x.to_sparse().coalesce() if s else x for x, s in zip(rows, sparse, strict=True)]
-    whole = disjoint_union([Graph(x, edges, labels) for x in given])
+    whole = unite_graphs([Graph(x, edges, labels) for x in given])
     assert whole.features.is_sparse == all(sparse)
     assert torch.equal(whole.features.to_dense(), torch.cat(rows))
 
