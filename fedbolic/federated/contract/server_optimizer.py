@@ -74,13 +74,21 @@ class ServerSGD(ServerOptimizer):
 
 
 @dataclass(frozen=True)
-class _Adaptive(ServerOptimizer):
+class AdaptiveOptimizer(ServerOptimizer):
     r"""Algorithm 2 of Reddi et al., of which subclasses differ in the second moment alone.
 
     .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad
         \theta \leftarrow \theta + \eta \frac{m}{\sqrt v + \tau}, \quad v_0 = \tau^2
 
     There is no bias correction.
+
+    Args:
+        lr: The server's step size eta, above 0.
+        beta1: Share of the first moment that is kept, in [0, 1).
+        tau: Degree of adaptivity, above 0: a smaller one adapts more.
+
+    Raises:
+        ValueError: If a value is outside its range.
     """
 
     lr: float = 0.01
@@ -113,16 +121,11 @@ class _Adaptive(ServerOptimizer):
 
 
 @dataclass(frozen=True)
-class ServerAdagrad(_Adaptive):
+class ServerAdagrad(AdaptiveOptimizer):
     r"""FedAdagrad: :math:`v \leftarrow v + \Delta^2`.
 
     Args:
-        lr: The server's step size eta, above 0.
         beta1: Share of the first moment that is kept, in [0, 1); the paper's experiments take 0.
-        tau: Degree of adaptivity, above 0: a smaller one adapts more.
-
-    Raises:
-        ValueError: If a value is outside its range.
 
     References:
         Reddi et al. (2021), Algorithm 2, arXiv:2003.00295.
@@ -136,17 +139,11 @@ class ServerAdagrad(_Adaptive):
 
 
 @dataclass(frozen=True)
-class ServerAdam(_Adaptive):
+class ServerAdam(AdaptiveOptimizer):
     r"""FedAdam: :math:`v \leftarrow \beta_2 v + (1 - \beta_2) \Delta^2`.
 
     Args:
-        lr: The server's step size eta, above 0.
-        beta1: Share of the first moment that is kept, in [0, 1).
-        tau: Degree of adaptivity, above 0: a smaller one adapts more.
         beta2: Share of the second moment that is kept, in [0, 1).
-
-    Raises:
-        ValueError: If a value is outside its range.
 
     References:
         Reddi et al. (2021), Algorithm 2, arXiv:2003.00295.
@@ -170,17 +167,11 @@ class ServerAdam(_Adaptive):
 
 
 @dataclass(frozen=True)
-class ServerYogi(_Adaptive):
+class ServerYogi(AdaptiveOptimizer):
     r"""FedYogi: :math:`v \leftarrow v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2)`.
 
     Args:
-        lr: The server's step size eta, above 0.
-        beta1: Share of the first moment that is kept, in [0, 1).
-        tau: Degree of adaptivity, above 0: a smaller one adapts more.
         beta2: One minus the weight of a new square, in [0, 1).
-
-    Raises:
-        ValueError: If a value is outside its range.
 
     References:
         Reddi et al. (2021), Algorithm 2, arXiv:2003.00295.
