@@ -206,14 +206,38 @@ class Evaluation:
         *,
         reserved: Collection[str] = (),
     ) -> list[Row]:
-        """Means of the scores over clients, and the clients' own scores if they are recorded.
+        """Rows of the clients' scores if they are recorded, and of the scores of the federation.
+
+        The latter are means weighted by number of examples, which equal the scores of the pooled
+        examples for accuracy and loss; others follow from sums or are named as means over clients.
 
         Args:
             round: Number of the round that has ended, from 1.
             scores: Scores by client id and name.
-            reserved: Names without a mean, as in :func:`client_rows`.
+            reserved: Names of the server's own measurements; no mean is recorded under such a name.
         """
-        rows = client_rows(round, scores, reserved=reserved)
+        rows = [
+            Row(round, client_id, name, value)
+            for client_id, named in scores.items()
+            for name, value in named.items()
+            if not is_sum(name)
+        ]
+        pooled = pooled_scores(scores.values())
+        names = sorted(({row.name for row in rows} | set(pooled)) - set(reserved))
+        for name in names:
+            split, _, metric = name.rpartition("/")
+            present = [named for named in scores.values() if name in named]
+            if metric in CLIENT_MEANS and present:
+                mean = sum(named[name] for named in present) / len(present)
+                rows.append(Row(round, None, f"{name}_client_mean", mean))
+            if name in pooled:  # even if no client has the score, as where each has a single class
+                rows.append(Row(round, None, name, pooled[name]))
+            if name in pooled or metric in CLIENT_MEANS:
+                continue
+            weights = [named.get(f"{split}/examples", 1.0) for named in present]
+            if sum(weights) and metric != "examples":
+                mean = sum(w * named[name] for w, named in zip(weights, present, strict=True))
+                rows.append(Row(round, None, name, mean / sum(weights)))
         return rows if self.per_client else [row for row in rows if row.client is None]
 
     def _sample(self, data: FederatedData, rng: Rng) -> Sequence[Client]:
@@ -318,44 +342,3 @@ def training_metrics(
         return f"train/{name}" if name in taken or name.partition("/")[0] in SCORE_NAMES else name
 
     return {i: {free(name): x for name, x in named.items()} for i, named in metrics.items()}
-
-
-def client_rows(
-    round: int,
-    scores: Mapping[int, Mapping[str, float]],
-    *,
-    reserved: Collection[str] = (),
-) -> list[Row]:
-    """Rows of every client's scores, and of the scores of the federation.
-
-    These are means weighted by number of examples, which equal the scores of the pooled examples
-    for accuracy and loss; other scores follow from sums or are named as means over clients.
-
-    Args:
-        round: Number of the round that has ended, from 1.
-        scores: Scores by client id and name.
-        reserved: Names of the server's own measurements; no mean is recorded under such a name.
-    """
-    rows = [
-        Row(round, client_id, name, value)
-        for client_id, named in scores.items()
-        for name, value in named.items()
-        if not is_sum(name)
-    ]
-    pooled = pooled_scores(scores.values())
-    names = sorted(({row.name for row in rows} | set(pooled)) - set(reserved))
-    for name in names:
-        split, _, metric = name.rpartition("/")
-        present = [named for named in scores.values() if name in named]
-        if metric in CLIENT_MEANS and present:
-            mean = sum(named[name] for named in present) / len(present)
-            rows.append(Row(round, None, f"{name}_client_mean", mean))
-        if name in pooled:  # even if no client has the score, as where each has a single class
-            rows.append(Row(round, None, name, pooled[name]))
-        if name in pooled or metric in CLIENT_MEANS:
-            continue
-        weights = [named.get(f"{split}/examples", 1.0) for named in present]
-        if sum(weights) and metric != "examples":
-            mean = sum(w * named[name] for w, named in zip(weights, present, strict=True))
-            rows.append(Row(round, None, name, mean / sum(weights)))
-    return rows
