@@ -27,7 +27,6 @@ from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.rounds.evaluation import Evaluation, training_metrics
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
-from fedbolic.federated.rounds.retry import find_outliers
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.federated.updates.channel import Channel
@@ -52,7 +51,7 @@ class TrainerState:
             subtract the noise.
         attempt: Number of failed attempts of the next exchange; it is part of all its streams.
         quarantined: Ids of the clients that are no longer asked: see
-            :mod:`~fedbolic.federated.rounds.retry`.
+            :meth:`~fedbolic.federated.rounds.update_filter.UpdateFilter.find_outliers`.
     """
 
     server_state: Tree
@@ -86,7 +85,7 @@ class TrainerState:
         return {name: self.counters.get(name, 0) + count for name, count in counts.items()}
 
     def without_outliers(self, update_filter: UpdateFilter, *, repeatable: bool) -> "TrainerState":
-        """State for another attempt at an exchange: see :mod:`~fedbolic.federated.rounds.retry`.
+        """State for another attempt at an exchange, without outliers among the clients.
 
         Args:
             update_filter: Filter through which all updates of the failed attempt have gone.
@@ -96,7 +95,7 @@ class TrainerState:
             RunStoppedError: If they may not, this was the second attempt, or no other is of use.
         """
         may = repeatable and not self.attempt
-        outliers = find_outliers(update_filter, round=self.round + 1, repeatable=may)
+        outliers = update_filter.find_outliers(round=self.round + 1, repeatable=may)
         return dataclasses.replace(
             self,
             client_states=self.client_states | update_filter.client_states,

@@ -16,7 +16,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
-from fedbolic.federated.contract.engine import Failure, Result
+from fedbolic.federated.contract.engine import Failure, Result, RunStoppedError
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.updates.channel import Channel
 from fedbolic.federated.updates.update import (
@@ -100,13 +100,37 @@ class UpdateFilter:
         self.norms[client_id] = norm
         return self.phase.find_fault(self.messages[client_id], payload, norm)
 
-    def outliers(self) -> list[int]:
-        """Ids of the clients whose usable updates are suspiciously long for their messages."""
-        return [
-            i
-            for i in self.client_states
-            if not self.norms[i] <= OUTLYING * (1 + norm_of(self.messages[i]))
-        ]
+    def find_outliers(self, *, round: int, repeatable: bool) -> list[int]:
+        """Ids of the clients without whom an exchange is attempted again, with a warning.
+
+        No bound on single updates excludes that the server's state becomes infinite. Then the
+        exchange is attempted once more, without the clients whose updates were suspiciously long
+        for their messages: they are not asked again in this run. Nothing is rewound: clients keep
+        what they kept, the costs of both attempts are counted, and the attempt's number is part of
+        every random stream, since two results with the same noise would differ by that noise no
+        more.
+
+        Args:
+            round: Number of the round, from 1.
+            repeatable: Whether clients may be asked again.
+
+        Raises:
+            RunStoppedError: If they may not, or no client or every client is an outlier.
+        """
+        most = {i: OUTLYING * (1 + norm_of(self.messages[i])) for i in self.client_states}
+        outliers = [i for i in most if repeatable and not self.norms[i] <= most[i]]
+        if not outliers or len(outliers) == len(self.client_states):
+            raise RunStoppedError(
+                f"round {round}: the server's state would hold NaN or infinite values although "
+                "every update was finite: use a smaller step size"
+            )
+        logger.warning(
+            "round %d is repeated without clients %s, which are not asked again: with their "
+            "updates, the server's state would hold NaN or infinite values",
+            round,
+            outliers,
+        )
+        return outliers
 
     def _num_bytes(self, update: Update) -> int:
         """Bytes of a payload; those of a stack are counted once."""
