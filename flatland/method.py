@@ -18,13 +18,14 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
 from fedbolic.federated.contract.capabilities import Reporting
+from fedbolic.federated.contract.classifier_method import with_proximal_term
 from fedbolic.federated.contract.sharing import Sharing, select_kind
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import check_keys, warn_of_keys
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Curvature, Lorentz
 from flatland.graphs.blocks import graph_block
-from flatland.graphs.graph_method import GRAPH_EXAMPLES, GraphMethod, with_proximal_term
+from flatland.graphs.graph_method import GRAPH_EXAMPLES, GraphMethod
 from flatland.graphs.model import GraphNetwork, LorentzGCN, num_clamped
 from flatland.graphs.ricci import BOUNDS, Estimator, FormanInverse
 from flatland.graphs.weak_cache import derived

@@ -34,32 +34,27 @@ def warn_of_start(
         client: The client; its number and its federation are used.
         estimator: Estimator of the curvature; ``None`` if the server sent the curvature.
     """
-    if not _is_first(client.id, estimator, client.meta):
+    key = estimator, client.meta
+    if (client.id, *key) in _GIVEN:
         return
-    _GIVEN.add((client.id, estimator, client.meta))
-    if estimator is not None and _is_first("clamped", estimator, client.meta):
+    _GIVEN.add((client.id, *key))
+    if estimator is not None and ("clamped", *key) not in _GIVEN:
         estimate, used = estimator.unbounded(graph), estimator.c(graph)
         if estimate != used:
-            _GIVEN.add(("clamped", estimator, client.meta))
+            _GIVEN.add(("clamped", *key))
             logger.warning(
                 "client %d: %s estimates a curvature of %.3g, which is clamped to %.3g; other "
                 "clients are not reported: consider flatland.Constant, which starts at 1",
                 *(client.id, type(estimator).__name__, estimate, used),
             )
-    if _is_first("far", estimator, client.meta):
+    if ("far", *key) not in _GIVEN:
         radii = float(c) ** 0.5 * graph_block((graph,)).norms
         share = float((radii > FAR_RADII).double().mean())
         if share:
-            _GIVEN.add(("far", estimator, client.meta))
+            _GIVEN.add(("far", *key))
             logger.warning(
                 "client %d: the features of %.0f %% of the nodes lie more than %g curvature radii "
                 "from the origin, the farthest %.1f; other clients are not reported: consider "
                 "scale='l2' of the data, or a curvature nearer to 0",
                 *(client.id, 100 * share, FAR_RADII, float(radii.max())),
             )
-
-
-def _is_first(
-    kind: Literal["clamped", "far"] | int, estimator: Estimator | None, meta: Meta
-) -> bool:
-    return (kind, estimator, meta) not in _GIVEN

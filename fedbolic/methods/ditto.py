@@ -8,7 +8,11 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
+from fedbolic.federated.contract.classifier_method import (
+    ClassifierMethod,
+    shared_context,
+    with_proximal_term,
+)
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
@@ -71,10 +75,10 @@ class Ditto(ClassifierMethod):
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        global_parameters, parameters = context["shared"]["global_parameters"], local["parameters"]
-        drift = {OWN + n: parameters[OWN + n] - value for n, value in global_parameters.items()}
-        penalized = {n: gradients[n] + self.personal_proximal * v for n, v in drift.items()}
-        return super().step(local, {**gradients, **penalized}, context)
+        goals = {OWN + n: x for n, x in context["shared"]["global_parameters"].items()}
+        strength = self.personal_proximal
+        pulled = with_proximal_term(gradients, local["parameters"], goals, strength)
+        return super().step(local, pulled, context)
 
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:

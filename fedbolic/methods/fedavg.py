@@ -17,7 +17,11 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
+from fedbolic.federated.contract.classifier_method import (
+    ClassifierMethod,
+    shared_context,
+    with_proximal_term,
+)
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.sharing import (
@@ -125,16 +129,9 @@ class FedAvg(ClassifierMethod):
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        if self.proximal:
-            global_parameters = context["shared"]["global_parameters"]
-            drift = {
-                n: local["parameters"][n] - global_parameters[n]
-                for n in global_parameters
-                if n in gradients
-            }
-            penalized = {n: gradients[n] + self.proximal * v for n, v in drift.items()}
-            gradients = {**gradients, **penalized}
-        return super().step(local, gradients, context)
+        goals = context["shared"]["global_parameters"]
+        pulled = with_proximal_term(gradients, local["parameters"], goals, self.proximal)
+        return super().step(local, pulled, context)
 
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:

@@ -16,6 +16,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
+from fedbolic.federated.contract.classifier_method import with_proximal_term
 from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.sharing import (
@@ -302,23 +303,6 @@ def logits_at(network: GraphNetwork, outputs: Tensor, places: Tensor) -> Tensor:
     if isinstance(network, LinkNetwork):
         return pair_logits(network, outputs, places)
     return outputs[places]
-
-
-def with_proximal_term(
-    gradients: Params, parameters: Params, goals: Params, strength: float
-) -> Params:
-    """Gradients of a loss plus a proximal term, half the squared distance to ``goals``.
-
-    Args:
-        gradients: Gradients of the loss alone, by name.
-        parameters: Parameters at which they were computed.
-        goals: Reference values of some of the parameters.
-        strength: Coefficient of the proximal term, at least 0.
-    """
-    if not strength:
-        return gradients
-    ways = {n: parameters[n] - goals[n] for n in goals if n in gradients}
-    return {**gradients, **{n: x.mul_(strength).add_(gradients[n]) for n, x in ways.items()}}
 
 
 @functools.cache

@@ -36,6 +36,23 @@ def shared_context(global_parameters: Params, fixed: Params | None = None) -> Tr
     return {"shared": {"global_parameters": global_parameters, "fixed": fixed or {}}}
 
 
+def with_proximal_term(
+    gradients: Params, parameters: Params, goals: Params, strength: float
+) -> Params:
+    """Gradients of a loss plus a proximal term, half the squared distance to ``goals``.
+
+    Args:
+        gradients: Gradients of the loss alone, by name.
+        parameters: Parameters at which they were computed.
+        goals: Reference values of some of the parameters.
+        strength: Coefficient of the proximal term, at least 0.
+    """
+    if not strength:
+        return gradients
+    ways = {n: parameters[n] - goals[n] for n in goals if n in gradients}
+    return {**gradients, **{n: x.mul_(strength).add_(gradients[n]) for n, x in ways.items()}}
+
+
 def visits_of(method: GradientMethod, client: Client) -> int:
     """Visits to a client's examples in a round, at least 1."""
     return max(1, client.size * method.local.epochs * method.local.repeats)
