@@ -56,10 +56,7 @@ class Central(Method):
         if self.core is not None and self.hulls == "none":
             raise ValueError("a core is that of a hull, and hulls is 'none': set hulls='once'")
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(learns_from=LabelledSplit)
+    traits = Traits(learns_from=LabelledSplit)
 
     aggregator = Gather()
 

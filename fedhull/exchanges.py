@@ -92,10 +92,7 @@ class Sizes(HullExchange):
     core: Core | None
     boundary: Boundary
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(cohort="same", evaluates=False)
+    traits = Traits(cohort="same", evaluates=False)
 
     @override
     def local_update(
@@ -164,10 +161,7 @@ class Hulls(HullExchange):
     def aggregator(self) -> Aggregator:
         return SumModulo(self.modulus)
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(cohort="same", evaluates=False)
+    traits = Traits(cohort="same", evaluates=False)
 
     @override
     def local_update(
@@ -268,10 +262,7 @@ class Names(HullExchange):
     boundary: Boundary
     c: float
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(cohort="same")
+    traits = Traits(cohort="same")
 
     @override
     def local_update(

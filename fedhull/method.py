@@ -131,10 +131,7 @@ class FedHull(Ordered, Reporting):
             )
         return Names(self.boundary, self.grid.c)
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(learns_from=LabelledSplit)
+    traits = Traits(learns_from=LabelledSplit)
 
     aggregator = Sum()  # of the first exchange
 

@@ -92,10 +92,7 @@ class CoreVotes(HullExchange):
     c: float
     boundary: Boundary
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(evaluates=False)
+    traits = Traits(evaluates=False)
 
     @override
     def local_update(

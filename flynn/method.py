@@ -89,7 +89,7 @@ class FlyNN(Method, Reporting):
 
     @property
     @override
-    def traits(self) -> Traits:
+    def traits(self) -> Traits:  # type: ignore[override]  # by a setting
         return Traits(
             LabelledSplit,
             cohort="same" if isinstance(self.scaling, ZScores) else "sample",

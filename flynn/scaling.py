@@ -166,10 +166,7 @@ class Moments(Phase):
 
     aggregator = Sum()
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(evaluates=False)
+    traits = Traits(evaluates=False)
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

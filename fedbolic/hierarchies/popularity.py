@@ -36,10 +36,7 @@ class Popularity(Method):
     def __post_init__(self) -> None:
         check_sample(self.sample)
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(learns_from=HierarchySplit)
+    traits = Traits(learns_from=HierarchySplit)
 
     aggregator = Sum()
 

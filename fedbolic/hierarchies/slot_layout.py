@@ -118,7 +118,7 @@ class SlotLayout(Method, Reporting):
 
     @property
     @override
-    def traits(self) -> Traits:
+    def traits(self) -> Traits:  # type: ignore[override]  # by a setting
         return Traits(
             learns_from=HierarchySplit,
             find_unfit=find_no_common,
@@ -250,7 +250,7 @@ class _CountLeaves(Phase):
 
     @property
     @override
-    def traits(self) -> Traits:
+    def traits(self) -> Traits:  # type: ignore[override]  # by a setting
         return dataclasses.replace(self.method.traits, evaluates=False)
 
     aggregator = Gather()

@@ -25,10 +25,7 @@ class Majority(Method):
     personalised score (``fine_tuned/accuracy``) is that of each client's own majority class.
     """
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(learns_from=LabelledSplit)
+    traits = Traits(learns_from=LabelledSplit)
 
     aggregator = Sum()
 

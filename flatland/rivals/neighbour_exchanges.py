@@ -35,10 +35,7 @@ class NeighbourExchange(Phase):
     network: GCN
     optimizer: Adam | SGD
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(cohort="all", evaluates=False)
+    traits = Traits(cohort="all", evaluates=False)
 
 
 @dataclass(frozen=True)

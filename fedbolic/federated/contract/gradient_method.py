@@ -126,10 +126,7 @@ class GradientMethod(Method):
 
     local: LocalTraining
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(repeatable=True, common_features=True)
+    traits = Traits(repeatable=True, common_features=True)
 
     @abstractmethod
     def model(self, meta: Meta) -> Model:

@@ -28,10 +28,8 @@ class Method(ABC):
     aggregator: Aggregator = Mean()
     """Rule that combines the client updates of an exchange; by default their weighted mean."""
 
-    @property
-    def traits(self) -> Traits:
-        """Traits of this method, or of this exchange of it."""
-        return Traits()
+    traits: Traits = Traits()
+    """Traits of this method, or of this exchange of it."""
 
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:

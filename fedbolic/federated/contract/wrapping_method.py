@@ -1,6 +1,6 @@
 """Bases of methods around another method, which add an exchange, a mask or noise to it."""
 
-# pyright: reportIncompatibleMethodOverride=false
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 # a member of the inner method has its type, which the checker does not see behind a name
 
 import dataclasses

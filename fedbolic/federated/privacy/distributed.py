@@ -95,7 +95,7 @@ class DistributedNoise(NestedMethod, NoisySummands):
 
     @property
     @override
-    def traits(self) -> Traits:
+    def traits(self) -> Traits:  # type: ignore[override]  # by a setting
         return dataclasses.replace(
             super().traits, keeps_secrets=True, privacy_unit="client", charged=("key", "releases")
         )

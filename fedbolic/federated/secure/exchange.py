@@ -150,10 +150,7 @@ class SecureExchange(Phase):
     after: ClassVar[tuple[str, ...]]
     """Stages from which a client may enter this exchange."""
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return Traits(cohort="same", evaluates=False)
+    traits = Traits(cohort="same", evaluates=False)
 
     aggregator = Gather()
 

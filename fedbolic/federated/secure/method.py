@@ -125,7 +125,7 @@ class SecureSum(NestedMethod, OneTimeSecrets):
 
     @property
     @override
-    def traits(self) -> Traits:
+    def traits(self) -> Traits:  # type: ignore[override]  # by a setting
         return dataclasses.replace(super().traits, keeps_secrets=True)
 
     @override
