@@ -92,7 +92,7 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
     backbone: Backbone = ConvNet()
     rounds: int = 100
     lr: float = 0.3
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     objective: Objective = Triplet()
     slope: float = 0.9
     prototypes: Literal["fixed", "trained", "own"] = "fixed"

@@ -43,7 +43,7 @@ class Ditto(ClassifierMethod):
         Li et al. (2021), Eq. (1) and Algorithm 1, arXiv:2012.04221.
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     personal_proximal: float = 1.0
 
     models = "both"

@@ -82,7 +82,7 @@ class FedAvg(ClassifierMethod):
         20
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
     proximal: float = 0.0
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise

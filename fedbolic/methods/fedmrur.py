@@ -60,7 +60,7 @@ class FedMRUR(ClassifierMethod):
         1.0
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     mu: float = 0.1
     c: float = 1.0
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise

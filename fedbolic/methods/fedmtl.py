@@ -50,7 +50,7 @@ class FedMTL(ClassifierMethod):
         Sum()
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     coupling: float = 0.1
 
     weights = "uniform"

@@ -53,7 +53,7 @@ class FedNova(ClassifierMethod):
 
     @property
     @override
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> Optimizer:  # type: ignore[override]  # by a setting
         return SGD(self.momentum)
 
     def norm(self, num_steps: int | Tensor) -> int | float | Tensor:

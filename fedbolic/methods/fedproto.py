@@ -60,7 +60,7 @@ class FedProto(ClassifierMethod):
         Sum()
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     prototype_weight: float = 1.0
     prediction: Literal["prototypes", "head"] = "prototypes"
 

@@ -51,7 +51,7 @@ class FedRoD(ClassifierMethod):
         20
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
 
     models = "both"
 

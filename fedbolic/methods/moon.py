@@ -48,7 +48,7 @@ class Moon(ClassifierMethod):
         0.5
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     mu: float = 1.0
     temperature: float = 0.5
 

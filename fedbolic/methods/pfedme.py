@@ -64,7 +64,7 @@ class PFedMe(ClassifierMethod):
 
     @property
     @override
-    def server_optimizer(self) -> ServerOptimizer:
+    def server_optimizer(self) -> ServerOptimizer:  # type: ignore[override]  # by a setting
         return ServerSGD(self.server_lr)
 
     @override

@@ -49,7 +49,7 @@ class Scaffold(ClassifierMethod):
 
     @property
     @override
-    def server_optimizer(self) -> ServerOptimizer:
+    def server_optimizer(self) -> ServerOptimizer:  # type: ignore[override]  # by a setting
         return ServerSGD(self.server_lr)
 
     @override

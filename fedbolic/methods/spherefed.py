@@ -52,7 +52,7 @@ class SphereFed(ClassifierMethod):
         Dong et al. (2022), Sec. 3, arXiv:2207.09413.
     """
 
-    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     closed_form_head: bool = True
     ridge: float = 1e-4
 

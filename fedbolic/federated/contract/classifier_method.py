@@ -81,6 +81,12 @@ class ClassifierMethod(GradientMethod):
     local: LocalTraining = LocalTraining()
     lr: float = 0.1
 
+    optimizer: ClassVar[Optimizer] = SGD()
+    """The local optimiser, reset every round; a field where users choose it."""
+
+    server_optimizer: ClassVar[ServerOptimizer] = ServerSGD()
+    """The server's step; a field where users choose it."""
+
     weights: ClassVar[Literal["size", "uniform"]] = "size"
     """Weight of a client in the mean: its number of training examples, or 1."""
 
@@ -90,16 +96,6 @@ class ClassifierMethod(GradientMethod):
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
         check.positive(lr=self.lr)
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The local optimiser, reset every round; a field where users choose it."""
-        return SGD()
-
-    @property
-    def server_optimizer(self) -> ServerOptimizer:
-        """The server's step; a field where users choose it."""
-        return ServerSGD()
 
     @property
     @override
