@@ -24,6 +24,7 @@ RIDGE_G, RIDGE_P = "ridge head G-FL %", "ridge head P-FL %"
 VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
 MAP, RANK, OWN_MAP = "MAP %", "mean rank", "own MAP %"
 INFERRED_MAP, INFERRED_RANK = "inferred MAP %", "inferred mean rank"
+SAMPLED_MAP, SAMPLED_ERROR = "sampled MAP %", "± MAP %"
 UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
 LEGENDS = {
     G_FL: "accuracy of the server's model on the server's test set",
@@ -39,6 +40,8 @@ LEGENDS = {
     CHOSEN: "accuracy of the server's model of the round with the best validation accuracy",
     MAP: "mean average precision of the ancestors of every node, over all pairs of a hierarchy",
     RANK: "their mean rank among the nodes that are no ancestors",
+    SAMPLED_MAP: "mean average precision of a sample of nodes, then half of its 95 % interval",
+    SAMPLED_ERROR: "",
     INFERRED_MAP: "the same over the pairs that no client holds, then their mean rank",
     INFERRED_RANK: "",
     OWN_MAP: "the same at the clients over their own pairs, among the nodes in them, weighted by "
@@ -51,6 +54,7 @@ LEGENDS = {
 SHARES = {
     **{G_FL: "holdout/accuracy", P_FL: AT_CLIENTS, VALIDATION: "validation/accuracy"},
     **{RIDGE_G: "ridge_head/holdout/accuracy", RIDGE_P: "ridge_head/accuracy"},
+    **{SAMPLED_MAP: "holdout/sampled/map", SAMPLED_ERROR: "holdout/sampled/map_error"},
     **{MAP: "holdout/map", INFERRED_MAP: "holdout/inferred/map", OWN_MAP: "test/own/map"},
 }
 """Columns in % and the measurements of the last round that they show."""

@@ -7,10 +7,18 @@ import pytest
 import torch
 
 from fedbolic.core.rng import Rng
-from fedbolic.data import BalancedTree, PartitionedHierarchy, SubtreesAndAuthority, random_tree
-from fedbolic.hierarchies import HierarchyEmbedding, Popularity, SlotLayout
+from fedbolic.data import (
+    BalancedTree,
+    PartitionedHierarchy,
+    Subtrees,
+    SubtreesAndAuthority,
+    random_tree,
+)
+from fedbolic.hierarchies import Embedding, HierarchyEmbedding, Popularity, SlotLayout
 from fedbolic.hierarchies.scores import ranking_scores
 from fedbolic.nn import rank_and_map
+from fedbolic.report.text_report import compose
+from fedbolic.run import run
 
 NUM_NODES, DRAWS = 150, 250
 
@@ -86,6 +94,32 @@ def test_two_of_three_nodes_are_ranked_by_hand():
         error = 12.7062 * apart / 2 * (1 / 3) ** 0.5
         assert found[f"sampled/{score}_error"] == pytest.approx(error, rel=1e-4)
     assert found["sampled/examples"] == 2
+
+
+def test_an_embedding_has_the_scores_of_its_run():
+    data = (
+        PartitionedHierarchy(BalancedTree(2, 4), Subtrees(3)).load(Rng(0)).to("cpu", torch.float64)
+    )
+    method = HierarchyEmbedding(dim=2, c=0.0, bias="ancestor")
+    table = torch.randn(
+        data.meta.num_classes, 3, generator=torch.Generator().manual_seed(0)
+    ).double()
+    message = {"parameters": {"weight": table}, "round": 0}
+    scores = method.evaluate(message, data.holdout, {}, Rng(0))
+    nodes, places = method.node_places(message, data.holdout, {})
+    found = Embedding.of(data.holdout.test.hierarchy, places, nodes).scores()
+    assert {f"test/{name}": value for name, value in found.items()} == scores
+
+
+@pytest.mark.parametrize(
+    ("sample", "column"), [(None, "| MAP % |"), (20, "| sampled MAP % | ± MAP % |")]
+)
+def test_a_report_says_which_scores_are_estimates(sample, column, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = PartitionedHierarchy(BalancedTree(2, 4), Subtrees(3))
+    folder = run(HierarchyEmbedding(dim=2, rounds=1, sample=sample), data, name="a")
+    head = compose([folder]).text.splitlines()
+    assert any(column in line for line in head)
 
 
 @pytest.mark.parametrize("kind", [HierarchyEmbedding, Popularity, SlotLayout])
