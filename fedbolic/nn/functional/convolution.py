@@ -109,13 +109,8 @@ def _convolution(
 
 
 def kernel_convolution(
-    x: Float[Tensor, "n inputs height width"],
-    weight: Float[Tensor, "outputs inputs size size"],
-    bias: Float[Tensor, " outputs"] | None,
-    *,
-    stride: int,
-    padding: int,
-) -> Float[Tensor, "n outputs _ _"]:
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int, padding: int
+) -> Tensor:
     """Convolution as one matrix product of all windows and all kernels, which stores no window.
 
     ``vmap`` over clients gives one launch for all of them. The result is in channels-last layout.
