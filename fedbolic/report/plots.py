@@ -42,7 +42,7 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
             draw_curve(axes, curve, color=f"C{place}", label=label)  # one colour in both panels
         axes.set(title=title, ylabel="accuracy %")
         if axes.lines:
-            axes.legend(fontsize="small")
+            axes.legend(fontsize="small", loc="best")  # by default it warns of a busy machine
     save(canvas, file, digest)
 
 

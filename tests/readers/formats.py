@@ -63,7 +63,7 @@ from fedbolic.run.configuration import read_words
 from fedbolic.run.experiment import run
 from fedbolic.run.record import RunFolder
 from hyperfed import prototypes
-from tests.readers.run_files import TREE, a_run, read_rank, read_run, saved, stored
+from tests.readers.run_files import TREE, a_run, read_complete, read_rank, read_run, saved, stored
 
 N = 24
 
@@ -397,6 +397,7 @@ FORMATS = {
     ),
     "engine": Format(lambda f: a_run(f, "engine.json"), lambda p: RunFolder(p.parent).engine),
     "checkpoint": Format(lambda f: a_run(f, "state.pt"), read_run),
+    "complete": Format(lambda f: a_run(f, "complete.json"), read_complete),
     "client states": Format(lambda f: a_run(f, "clients-0.log"), read_run),
     "place": Format(lambda f: a_run(f, "../place"), lambda p: read_rank(p.parent / "seed3/x")),
     "settings": Format(lambda f: a_run(f, "config.yaml"), read_settings),

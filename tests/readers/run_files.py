@@ -2,6 +2,7 @@
 
 import torch
 
+from fedbolic.core.checksums import DamagedError
 from fedbolic.core.client_states import ClientStateLog, ClientStates
 from fedbolic.core.rows import Row
 from fedbolic.remote.client_state_store import ClientStateStore
@@ -27,6 +28,7 @@ def a_run(folder, name):
     state = {"round": 1, "exchange": 0, "server_state": {"w": torch.arange(6.0)}}
     made.save({**state, "client_states": states}, rows, 0.5)
     made.save_engine("Sequential()", {"Sequential()": 0.5})
+    made.mark_complete()
     (path.parent / "place").write_text("3")
     return path / name
 
@@ -34,6 +36,11 @@ def a_run(folder, name):
 def read_run(path):
     found = RunFolder.open(path.parent).read_checkpoint()
     return {**found, "client_states": dict(found["client_states"])}
+
+
+def read_complete(path):
+    if not RunFolder(path.parent).is_complete():
+        raise DamagedError(path, "is not of these files")
 
 
 def read_rank(path):

@@ -1,5 +1,6 @@
 """Plots show the given numbers; without the extra, only the figures are missing."""
 
+import itertools
 import math
 import sys
 from types import SimpleNamespace
@@ -67,6 +68,14 @@ def test_a_plot_shows_mean_and_range_over_seeds(tmp_path, drawn):
     assert right.lines[0].get_ydata() == pytest.approx([40.0, 70.0])
     band = left.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((30.0, 60.0))
+
+
+def test_a_busy_machine_is_not_warned_of(tmp_path, monkeypatch):
+    hours = itertools.count(0, 3600)
+    clock = SimpleNamespace(perf_counter=lambda: next(hours))
+    monkeypatch.setattr("matplotlib.legend.time", clock)
+    plot({"a": [measured(0)]}, tmp_path / "plot.png")  # a warning is an error
+    assert next(hours) > 0
 
 
 def test_a_plot_is_drawn_again_when_what_it_shows_has_changed(tmp_path, drawn):
