@@ -225,10 +225,11 @@ def _goals(results: Results) -> Iterator[Goal]:
         if kind == EXACT:
             yield Goal("recall", f"exact, {table}", ">=", 1.0, f["recall"])
             most = 5.0 if "10^6" in table else 1.0
-            yield Goal("ms", f"exact, {table}", "<=", most, f["ms in a batch"])
+            for way in ("ms in a batch", "ms alone"):
+                yield Goal(way, f"exact, {table}", "<=", most, f[way])
         elif kind == APPROXIMATE:
             yield Goal("recall", f"approximate, {table}", ">=", 0.995, f["recall"])
-            yield Goal("ms", f"approximate, {table}", "<=", 0.3, f["ms in a batch"])
+            yield Goal("ms in a batch", f"approximate, {table}", "<=", 0.3, f["ms in a batch"])
 
 
 def main() -> None:
