@@ -84,7 +84,17 @@ class Cell:
     @property
     def base(self) -> "Cell":
         """The cell in which step sizes are chosen."""
-        return replace(self, clients=1 if self.clients == 1 else 10, numbers=5)
+        return replace(self, clients=1 if self.clients == 1 else 10)
+
+    @property
+    def known(self) -> "Cell":
+        """The cell with the figures of a known tree, which depend on no client and no number."""
+        return replace(self, clients=10, numbers=5) if self.task == "closure" else self
+
+    @property
+    def fitted(self) -> "Cell":
+        """The cell with the figures of fitted distances, which depend on no client."""
+        return replace(self, clients=10)
 
     @property
     def measure(self) -> str:
@@ -95,9 +105,8 @@ class Cell:
     def rows(self) -> tuple[str, ...]:
         """Its rows, in the order in which they are measured."""
         exact = ("popularity", "nested intervals", "flat, laid out", "plane, laid out")
-        last = "flat" if self.task == "closure" else "join"
-        more = ("hyperbolic + b_v",) if self == CELLS[0] else ()
-        return *exact, "hyperbolic", "flat + b_v", "dot + b_v", last, *more
+        more = ("flat",) if self.task == "closure" else ("join", "hyperbolic + b_v")
+        return *exact, "hyperbolic", "flat + b_v", "dot + b_v", *more
 
     @property
     def title(self) -> str:
@@ -309,31 +318,30 @@ class Controls:
             )
         return found
 
-    def fitted(self, tree: str, row: str, lr: float, seed: int) -> Figures:
+    def fitted(self, cell: Cell, row: str, lr: float, seed: int) -> Figures:
         """Error of the distances of a row that is fitted to them, and its loss.
 
         Args:
-            tree: Name of the tree.
+            cell: The cell.
             row: The row.
             lr: Step size.
             seed: The seed.
         """
-        gaps, loss = fit(FITTED[row], self.tree(tree).all_steps, lr, seed)
-        return {"distance": self.tree(tree).distance_error(gaps), "loss": loss}
+        tree = self.tree(cell.tree)
+        gaps, loss = fit(FITTED[row](cell.numbers), tree.all_steps, lr, seed)
+        return {"distance": tree.distance_error(gaps), "loss": loss}
 
-    def fit_all(self, trees: Iterable[str]) -> None:
+    def fit(self, cell: Cell) -> None:
         """Measure the rows that are fitted to distances, with the step size of the lowest loss.
 
         Args:
-            trees: Names of the trees.
+            cell: The cell.
         """
-        for tree, row in itertools.product(trees, FITTED):
+        for row in FITTED:
 
-            def loss(
-                lr: float, seed: int = CHOOSING, *, of: tuple[str, str] = (tree, row)
-            ) -> float:
-                key = Cell(of[0]).key(of[1], lr, seed)
-                found = self.results.add(key, self.fitted, *of, lr, seed)["loss"]
+            def loss(lr: float, seed: int = CHOOSING, *, row: str = row) -> float:
+                key = cell.key(row, lr, seed)
+                found = self.results.add(key, self.fitted, cell, row, lr, seed)["loss"]
                 return math.inf if math.isnan(found) else found
 
             best = min(LRS, key=loss)
@@ -364,7 +372,8 @@ class Controls:
             seed: The seed.
         """
         if row in EXACT:
-            return self.results.add(cell.key(row, "", seed), self.exact, cell, row, seed)
+            of = cell.known
+            return self.results.add(of.key(row, "", seed), self.exact, of, row, seed)
         lr = self.chosen(cell, row)
         return self.results.add(cell.key(row, lr, seed), self.trained, cell, row, lr, seed)
 
@@ -381,6 +390,8 @@ class Controls:
                     # a row without training has the chance of the pairs that are held out alone
                     if row in known and (known is TRAINED or cell.task == "held out" or not seed):
                         self.measure(cell, row, seed)
+        for cell in dict.fromkeys(cell.fitted for cell in cells if cell.task == "closure"):
+            self.fit(cell)
 
 
 CELLS = (
@@ -392,9 +403,12 @@ CELLS = (
     Cell("mammals", task="strict"),
     Cell("mammals", numbers=2),
     Cell("mammals", clients=1),
-    Cell("ICD-10", clients=1),
     Cell("mammals", numbers=10),
     Cell("mammals", clients=20),
     Cell("mammals", clients=5),
+    Cell("Google", clients=1),
+    Cell("Google", numbers=2),
+    Cell("ICD-10", numbers=2),
+    Cell("Python", numbers=2),
 )
 """All cells, the most telling first."""

@@ -1,5 +1,7 @@
 """Rows of the table of hierarchies that are fitted to the distances of a known tree."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -8,13 +10,11 @@ from fedbolic.hierarchies.node_table import NodeTable
 from fedbolic.nn.loss.ranking import RowDistances
 from fedbolic.optim import Adam
 
-FITTED: dict[str, NodeTable] = {
-    "flat, fitted, 2 numbers": NodeTable(dim=1, c=0.0, bias="both"),
-    "flat, fitted": NodeTable(dim=4, c=0.0, bias="both"),
-    "hyperbolic, fitted, 2 numbers": NodeTable(dim=2),
-    "hyperbolic, fitted": NodeTable(dim=5),
+FITTED: dict[str, Callable[[int], NodeTable]] = {
+    "flat, fitted": lambda numbers: NodeTable(dim=numbers - 1, c=0.0, bias="both"),
+    "hyperbolic, fitted": lambda numbers: NodeTable(dim=numbers),
 }
-"""Tables of as many numbers a node as the plane that is laid out, 2, and as trained rows, 5."""
+"""Tables by the numbers that a node has."""
 
 NUM_STEPS, BATCH = 2000, 8192
 """Steps of a fit, and pairs of nodes in a step."""

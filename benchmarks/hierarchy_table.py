@@ -1,5 +1,6 @@
 """The table of hierarchies, made from the file of its figures, with who is ahead."""
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -27,8 +28,8 @@ BOTH = "flat + b_u + b_v"
 LAID_OUT = ("plane, laid out",)
 """Curved rows without training."""
 
-FITTED_CURVED = tuple(row for row, of in FITTED.items() if of.c)
-FITTED_FLAT = tuple(row for row, of in FITTED.items() if not of.c)
+FITTED_CURVED = tuple(row for row, of in FITTED.items() if of(5).c)
+FITTED_FLAT = tuple(row for row, of in FITTED.items() if not of(5).c)
 TRAINED_FLAT = (*FLAT, BOTH)
 FLAT_ROWS = (*(row for row in EXACT if row not in LAID_OUT), *TRAINED_FLAT, *FITTED_FLAT)
 ROWS = (*EXACT, *FITTED, "flat", "flat + b_v", BOTH, "dot + b_v", *CURVED)
@@ -99,30 +100,36 @@ def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def contests(known: Mapping[Key, Figures]) -> list[Contest]:
+def contests(known: Mapping[Key, Figures], cells: Sequence[Cell] = CELLS) -> list[Contest]:
     """All measures of all cells of a file.
 
     Args:
         known: Figures by key, as :class:`benchmarks.results.Results` reads them.
+        cells: The cells.
     """
-    found: dict[tuple[Key, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[Key, dict[str, dict[str, list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
     for (*of, row, _, seed), figures in known.items():
         if seed == str(CHOOSING):
             continue
         for name, value in figures.items():
-            found[tuple(of), name][row].append(value)
+            found[tuple(of)][name][row].append(value)
             if row == "flat + b_v":  # the same table: the descendant's bias changes no ranking
                 of_both = "distance, b_u + b_v" if name == "distance" else name
                 if of_both in figures:
-                    found[tuple(of), name][BOTH].append(figures[of_both])
-    return [
-        Contest(cell, measure, dict(found[cell.key("")[:4], measure]))
-        for cell in CELLS
-        for measure in MEASURES
-        if (of := found.get((cell.key("")[:4], measure)))
-        # rows without training depend on no number of clients
-        and (of.keys() & TRAINED.keys() or cell.task != "closure" or cell == Cell(cell.tree))
-    ]
+                    found[tuple(of)][name][BOTH].append(figures[of_both])
+    made = []
+    for cell, measure in itertools.product(cells, MEASURES):
+        sources = (cell.known, EXACT), (cell.fitted, FITTED), (cell, (*TRAINED, BOTH))
+        values: dict[str, Sequence[float]] = {}
+        for of, rows in sources:
+            kept = found[of.key("")[:4]][measure]
+            values |= {row: kept[row] for row in rows if row in kept}
+        own = {row for of, rows in sources for row in rows if of == cell}
+        if own & values.keys():
+            made.append(Contest(cell, measure, values))
+    return made
 
 
 def table(found: Sequence[Contest]) -> str:

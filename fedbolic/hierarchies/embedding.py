@@ -186,6 +186,8 @@ class Embedding:
         It lies in the direction of the parent, farther out by as much as the parent's children are
         on average; by as much as all children are from their parents if it has none.
 
+        Its neighbours are no better than those of the parent's own place: a table in ``README.md``.
+
         Args:
             parent: Name of the node.
 

@@ -13,6 +13,7 @@ from benchmarks import hierarchy_controls
 from benchmarks.hierarchies import FIGURES
 from benchmarks.hierarchy_controls import CELLS, LRS, SEEDS, TRAINED, Cell, Controls, Sampled
 from benchmarks.hierarchy_exact import EXACT, Walk
+from benchmarks.hierarchy_fitted import FITTED
 from benchmarks.hierarchy_table import FLAT_ROWS, LAID_OUT, Contest, contests, table
 from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Results
@@ -119,14 +120,21 @@ def test_step_sizes_are_chosen_on_a_seed_that_is_not_reported(controls, monkeypa
         asked.append((cell, row, lr, seed))
         return {"MAP": math.nan if lr == 0.03 else 1 - lr, "inferred": lr}
 
+    def fitted(self, cell, row, lr, seed):
+        asked.append((cell, row, lr, seed))
+        return {"distance": 1.0, "loss": math.nan if lr == 0.03 else lr}
+
     monkeypatch.setattr(Controls, "trained", trained)
+    monkeypatch.setattr(Controls, "fitted", fitted)
     cell = Cell("mammals", clients=20, numbers=10)
     controls.run([cell])
-    for row in set(cell.rows) & TRAINED.keys():
-        tried = [(of, lr) for of, at, lr, seed in asked if at == row and seed == 100]
-        assert tried == [(Cell("mammals"), lr) for lr in LRS]
-        reported = [(of, lr, seed) for of, at, lr, seed in asked if at == row and seed != 100]
-        assert reported == [(cell, 0.1, seed) for seed in range(SEEDS)]
+    ten = Cell("mammals", numbers=10)
+    trained_rows = dict.fromkeys(set(cell.rows) & TRAINED.keys(), cell)
+    for row, of in (trained_rows | dict.fromkeys(FITTED, ten)).items():
+        tried = [(at, lr) for at, name, lr, seed in asked if name == row and seed == 100]
+        assert tried == [(ten, lr) for lr in LRS]
+        reported = [(at, lr, seed) for at, name, lr, seed in asked if name == row and seed != 100]
+        assert reported == [(of, 0.1, seed) for seed in range(SEEDS)]
     done = len(asked)
     controls.run([cell])
     assert len(asked) == done
@@ -150,6 +158,19 @@ def test_a_side_is_ahead_by_two_standard_errors():
     assert contest(flat=flat).verdict(curved, ["flat"]) == ""
     # of distances the smaller error is better
     assert replace(ahead, measure="distance").verdict(curved, ["flat"]) == "flat"
+
+
+def test_a_cell_has_its_own_rows_and_those_that_depend_on_no_client():
+    of = Cell("mammals", clients=20, numbers=2)
+    known = {
+        Cell("mammals").key("join", "", 0): {"distance": 0.3},
+        Cell("mammals").key("flat, fitted", 0.1, 0): {"distance": 0.2},
+        replace(of, clients=10).key("flat, fitted", 0.1, 0): {"distance": 0.1},
+        of.key("flat", 0.1, 0): {"distance": 0.4},
+        of.key("flat", 0.1, 100): {"distance": 0.5},
+    }
+    found = {each.cell: each.values for each in contests(known, [of, replace(of, clients=5)])}
+    assert found == {of: {"join": [0.3], "flat, fitted": [0.1], "flat": [0.4]}}
 
 
 def test_the_figures_of_the_page_are_those_of_the_file():

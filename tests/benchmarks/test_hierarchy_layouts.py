@@ -3,10 +3,22 @@
 import pytest
 import torch
 
-from benchmarks.layouts import FIGURES, MILLION, PARTS, ROWS, later_leaves, measure, rows, table
+from benchmarks.hierarchy_layouts import (
+    LAYOUT_FIGURES,
+    MILLION,
+    PARTS,
+    ROWS,
+    NewLeaves,
+    keys,
+    later_leaves,
+    layouts_table,
+    measure,
+    new_leaves_table,
+)
 from benchmarks.results import Results
 from benchmarks.script import FOLDER
 from fedbolic.data import Hierarchy, balanced_tree
+from fedbolic.manifolds import Euclidean, ManifoldPlaces
 
 BRANCHES = [(0, 1), (0, 2), (1, 9), (2, 9), *((3 + i, 1 + i % 2) for i in range(6))]
 DIAMOND = Hierarchy(tuple("0123456789"), torch.tensor(BRANCHES)).closure()
@@ -14,10 +26,11 @@ DIAMOND = Hierarchy(tuple("0123456789"), torch.tensor(BRANCHES)).closure()
 
 
 def test_the_figures_of_the_page_are_those_of_the_file():
-    known = Results(FIGURES, quiet=True).known
-    assert set(known) == {*rows(), MILLION}
+    known = Results(LAYOUT_FIGURES, quiet=True).known
+    assert set(known) == {*keys(), MILLION}
     page = (FOLDER.parent / "fedbolic/hierarchies/README.md").read_text("utf-8")
-    assert table(known) in page
+    assert layouts_table(known) in page
+    assert new_leaves_table(known) in page
 
 
 @pytest.mark.parametrize("row", ["gaps, both", "gaps, both, room"])
@@ -41,3 +54,16 @@ def test_a_tenth_of_the_leaves_comes_later():
     later = later_leaves(tree).bool()
     assert not later[tree.pairs[:, 1]].any()
     assert 0.05 < later.sum() / 3**6 < 0.15
+
+
+def test_a_new_leaf_is_scored_among_the_nodes_that_are_left():
+    edges = torch.tensor([[1, 0], [2, 0], [3, 1], [4, 1], [5, 2]])
+    tree = Hierarchy(tuple("abcdef"), edges).closure()
+    new = NewLeaves(tree, torch.tensor([0, 0, 0, 1, 0, 0]))
+    assert new.kept.tolist() == [0, 1, 2, 4, 5]
+    line = torch.tensor([[0.0], [1.0], [-1.0], [2.0], [-2.0], [1.9]])
+    places = ManifoldPlaces(Euclidean(), line)
+    # nearest to 1.9 are the sibling, the parent and the root
+    found = new.scores("rule", lambda leaf: places[torch.tensor([5])], places[torch.arange(5)])
+    expected = {"ancestors": (1 / 2 + 2 / 3) / 2, "parent": 1 / 2, "siblings": 1.0}
+    assert found == pytest.approx({f"rule: {name}": 100 * of for name, of in expected.items()})
