@@ -305,7 +305,7 @@ class Embedding:
         readers = {".csv": read_csv, ".parquet": read_parquet}
         try:
             return cls(*readers.get(Path(file).suffix, load_embedding)(Path(file)))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(f"{file} holds no embedding that can be read: {error}") from error
 
     @property

@@ -125,7 +125,7 @@ def read_csv(file: Path) -> Parts:
     """
     with open_file(file) as stream:
         rows = table_rows(lines(stream, str(file)), str(file), delimiter=",")
-        _, (_, kind, *columns) = next(rows, (0, ()))
+        _, (_, kind, *columns) = next(rows, (0, []))
         names, above, *cells = zip(*(row for _, row in rows), strict=True)
     lists = map(json.loads, above) if kind == "parents" else ([x] if x else [] for x in above)
     whole = {"turns": np.int64}
@@ -230,6 +230,9 @@ def _places(arrays: Mapping[str, np.ndarray]) -> Places:
 
 def _pairs(names: Sequence[str], parents: Iterable[list[str]]) -> Tensor | None:
     """Numbers of nodes and parents; ``None`` without any. Lists have no apostrophes of guards."""
+    parents = [*parents]
+    if not all(isinstance(above, list) for above in parents):
+        raise TypeError("parents must be lists of names")
     numbers = {name.removeprefix("'"): i for i, name in enumerate(names)}
     numbers |= {name: i for i, name in enumerate(names)}
     rows = [(i, numbers[name]) for i, above in enumerate(parents) for name in above]
