@@ -7,6 +7,7 @@ the operations on values where they lie, runs none of them in effect, and a repl
 """
 
 import contextlib
+import functools
 import threading
 import warnings
 
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
+from fedbolic.federated.engines import devices as devices_
+from fedbolic.federated.processes.device_thread import for_device_thread
 from tests import rehearsed_kernels, shadow
-from tests.shadow import _ACTIVE, FREE, Dispatch, Shadow, _is_view
+from tests.shadow import _ACTIVE, FREE, Dispatch, Shadow, _is_view, leaves, mapped
 
 CUDA = torch.device("cuda", 0)
 
@@ -73,11 +75,10 @@ class Rehearsal(Dispatch):
         self.sync_debug_mode = {"default": 0, "warn": 1, "error": 2}.get(mode, mode)
 
     def _count(self, function, name, args, there, options, *, down):
-        before = self.work.total()
-        super()._count(function, name, args, there, options, down=down)
-        after = self.work.total()
-        if any(after[kind] != before[kind] for kind in ("waits", "uploads")):
+        blocking = super()._count(function, name, args, there, options, down=down)
+        if blocking:
             self._refuse_waits(str(function), there[0].device_label if there else self.label)
+        return blocking
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if kwargs and "device" in kwargs:
@@ -105,7 +106,7 @@ class Rehearsal(Dispatch):
             run = capture.recorded if capture else lambda f, given, _: f(*given, **options)
             made = run(kernel, inner, options)
         known = {id(x.held): x for x in tensors if isinstance(x, Tensor)}
-        return tree_map(
+        return mapped(
             lambda x: known.get(id(x), Shadow(x, label)) if isinstance(x, Tensor) else x, made
         )
 
@@ -121,7 +122,7 @@ class Graph:
         dispatch.replayed += 1
         with _disable_current_modes(), torch.no_grad():
             for function, inner, options, made in self.operations:
-                again = tree_leaves(function(*inner, **options))
+                again = leaves(function(*inner, **options))
                 for old, new in zip(made, again, strict=True):
                     if isinstance(old, Tensor) and old is not new:
                         old.copy_(new)
@@ -163,6 +164,7 @@ class Capture:
             return
         if not self.graph.operations:
             raise UserWarning("The CUDA Graph is empty")
+        self.graph.label = self.stream.label
         dispatch.graphs.append(self.graph)
         dispatch.cached += dispatch.of_capture
         dispatch.free -= dispatch.of_capture
@@ -182,8 +184,8 @@ class Capture:
             name = function._schema.name.split("::")[1]
             if _is_view(function):
                 return made
-        owned = [x.untyped_storage().data_ptr() for x in tree_leaves(inner) if _is_tensor(x)]
-        results = tree_leaves(made)
+        owned = [x.untyped_storage().data_ptr() for x in leaves(inner) if _is_tensor(x)]
+        results = leaves(made)
         for x in results:
             if _is_tensor(x) and x.numel() and x.untyped_storage().data_ptr() not in owned:
                 whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
@@ -260,7 +262,7 @@ def _written(function, inner, options):
         for i, argument in enumerate(function._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    return [x for x in tree_leaves(marked) if _is_tensor(x)]
+    return [x for x in leaves(marked) if _is_tensor(x)]
 
 
 @contextlib.contextmanager
@@ -361,8 +363,19 @@ def rehearsal(*, devices=1, kernels=True):
             patch.setattr(torch.cuda, name, value, raising=False)
         _properties(patch)
         rehearsed_kernels.install(patch, on=kernels)
+        patch.setattr(devices_, "for_device_thread", functools.partial(_in_thread_of, made))
         with Names():
             yield made
+
+
+def _in_thread_of(made, device, work):
+    """``for_device_thread`` in a rehearsal."""
+
+    def rehearsed(*given):
+        with in_thread(made):
+            return work(*given)
+
+    return for_device_thread(device, rehearsed)
 
 
 @contextlib.contextmanager

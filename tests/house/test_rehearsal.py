@@ -13,7 +13,15 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data import Examples, FederatedData
 from fedbolic.data.contract.client import ClientSlices
-from fedbolic.federated import Batched, Evaluation, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.federated import (
+    Batched,
+    Devices,
+    Evaluation,
+    Graphed,
+    LocalTraining,
+    Sequential,
+    Trainer,
+)
 from fedbolic.federated.batched.replay import Replay
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.gradient_method import GradientMethod
@@ -80,21 +88,40 @@ def on_the_cpu(name):
 @pytest.mark.parametrize(("name", "engine"), CASES)
 def test_a_run_takes_the_branches_for_cuda_and_is_that_on_the_cpu(name, engine, caplog):
     caplog.set_level(logging.INFO)
-    expected, told = on_the_cpu(name)
+    on_the_cpu(name)
     caplog.clear()
     own = dataclasses.replace(ENGINES[engine])
     with rehearsal() as device:
-        found, rows = ended(name, own, CUDA)
-    assert found.keys() == expected.keys()
-    for path, value in expected.items():
-        torch.testing.assert_close(found[path], value, rtol=NEAR, atol=NEAR, msg=path)
-    assert [row[:3] for row in rows] == [row[:3] for row in told]
-    assert [row.value for row in rows] == pytest.approx([row.value for row in told], abs=NEAR)
+        assert_is_that_on_the_cpu(name, *ended(name, own, CUDA))
     notes = [record.getMessage() for record in caplog.records]
     assert all("it takes no gradient steps" in text for text in notes if "one by one" in text)
     assert "not captured" not in caplog.text
     if isinstance(case(name)[0], GradientMethod):
         assert bool(device.graphs) == engine.startswith("Graphed")
+
+
+def assert_is_that_on_the_cpu(name, found, rows):
+    expected, told = on_the_cpu(name)
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        torch.testing.assert_close(found[path], value, rtol=NEAR, atol=NEAR, msg=path)
+    assert [row[:3] for row in rows] == [row[:3] for row in told]
+    assert [row.value for row in rows] == pytest.approx([row.value for row in told], abs=NEAR)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [x if x == "ditto" else pytest.param(x, marks=pytest.mark.slow) for x in on_a_gpu.GRADIENT],
+)
+def test_two_devices_capture_steps_and_give_the_run_on_the_cpu(name, caplog):
+    on_the_cpu(name)
+    caplog.clear()
+    with caplog.at_level(logging.INFO), rehearsal(devices=2) as made:
+        found = ended(name, Devices(devices=("cuda:0", "cuda:1")), CUDA)
+    assert_is_that_on_the_cpu(name, *found)
+    assert made.replayed
+    assert {graph.label for graph in made.graphs} == {"meta:0", "meta:1"}
+    assert "not captured" not in caplog.text
 
 
 @pytest.mark.parametrize(
