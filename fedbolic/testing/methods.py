@@ -153,9 +153,10 @@ def evaluation_is_pure_and_its_scores_are_finite(run: MethodRun) -> None:
 
 
 def figures_are_pure_and_may_be_saved(run: MethodRun) -> None:
-    """Figures are equal twice and can be saved."""
+    """Figures are equal twice and can be saved; only a method that is ``Reporting`` is asked."""
     method, data = run.method, run.data
     if not isinstance(method, Reporting):
+        assert not {"costs", "figures", "node_places"} & {*dir(method)}, "make it Reporting, too"
         return
     server_state = run.exchanges[-1].next
     before, global_stream = copy.deepcopy(server_state), torch.get_rng_state()

@@ -28,7 +28,7 @@ from fedbolic.federated.contract.sharing import (
     select_kind,
 )
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.scores.score import on_host, score_values
+from fedbolic.federated.scores.score import all_on_host, score_values
 from fedbolic.federated.updates.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
@@ -246,7 +246,9 @@ class GraphMethod(GradientMethod):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         held = self.scored(message, client, client_state)
-        return {} if held is None else on_host(self.scores(held[0], client, held[1]))
+        if held is None:
+            return {}
+        return all_on_host([self.scores(held[0], client, held[1])])[0]
 
     def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float | Tensor]:
         """Validation and test scores of ``local``, from one pass over the client's graph.

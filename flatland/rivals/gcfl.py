@@ -192,7 +192,10 @@ class Gcfl(GraphMethod):
             parts = [members]
             if len(present) == len(members) and current > self.warmup:
                 own = torch.stack([updates[i] for i in members])
-                if self._is_divided(own, self._bounded_shares(server_state, members), unit):
+                shares = self._shares(server_state, members)
+                if self.bounded_mean == "uniform":
+                    shares = torch.full_like(shares, 1 / len(shares))
+                if self._is_divided(own, shares, unit):
                     parts = self._parts(members, own, norms, server_state)
             if len(parts) > 1:
                 logger.info("round %d: a cluster is split into %s and %s", current, *parts)
@@ -219,13 +222,6 @@ class Gcfl(GraphMethod):
         sizes = server_state["sizes"].tolist()
         weights = [sizes[i] if self.weights == "size" else 1 for i in clients]
         return torch.tensor(weights, dtype=torch.float64) / sum(weights)
-
-    def _bounded_shares(self, server_state: Tree, clients: Sequence[int]) -> Tensor:
-        """Weights of some clients in the mean that the bound is on."""
-        shares = self._shares(server_state, clients)
-        return (
-            shares if self.bounded_mean == "weighted" else torch.full_like(shares, 1 / len(shares))
-        )
 
     def _is_divided(self, updates: Tensor, shares: Tensor, unit: float) -> bool:
         """True if a cluster has more than two clients and meets both bounds."""

@@ -95,6 +95,14 @@ class Remembering(Majority):
         return replace(update, metrics={"known": KNOWN[client.id]}), new
 
 
+@dataclass(frozen=True)
+class Unasked(Majority):
+    """Has figures that no run asks for, as it is not ``Reporting``."""
+
+    def figures(self, server_state, data):
+        return {}
+
+
 @pytest.mark.parametrize(
     ("method", "law"),
     [
@@ -103,6 +111,7 @@ class Remembering(Majority):
         (Leaking(), "no_row_of_a_payload_is_an_input"),
         (Undeclared(), "payloads_have_the_declared_form"),
         (Stepping(), "local_work_is_pure_and_deterministic"),
+        (Unasked(), "figures_are_pure_and_may_be_saved"),
     ],
 )
 def test_a_method_that_breaks_a_law_is_found(method, law):

@@ -100,7 +100,7 @@ def score_values(
 ) -> dict[str, float | Tensor]:
     """Scores of computed logits, as in :func:`score_logits`: ``accuracy``, ``loss`` and others.
 
-    On an accelerator, accuracy and loss stay there; :func:`on_host` brings them to the host.
+    On an accelerator, accuracy and loss stay there; :func:`all_on_host` brings them to the host.
 
     Args:
         logits: One row per example, at least one.
@@ -142,16 +142,6 @@ def stacked_score_values(
     ]
 
 
-def on_host(scores: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Scores as numbers; the host waits once for all that are on an accelerator.
-
-    Args:
-        scores: Numbers, or tensors without axes.
-    """
-    (found,) = all_on_host([scores])
-    return found
-
-
 def all_on_host(scores: Sequence[Mapping[str, float | Tensor]]) -> list[dict[str, float]]:
     """Scores of several clients as numbers; the host waits once for all on an accelerator.
 
@@ -188,7 +178,7 @@ def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]
             kept += [(found, batch["y"])] if measured() else []
     correct, loss = (torch.stack(parts).sum() for parts in zip(*sums, strict=True))
     extra = extra_scores(*(torch.cat(parts) for parts in zip(*kept, strict=True))) if kept else {}
-    return on_host(_means(correct, loss, len(split)) | extra)
+    return all_on_host([_means(correct, loss, len(split)) | extra])[0]
 
 
 def _full_precision(logits: Tensor) -> Tensor:
