@@ -6,6 +6,7 @@ Takes 1 minute.
 import argparse
 import math
 import statistics
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +22,13 @@ from fedbolic.core.types import Meta, Tree
 from fedbolic.data import Client, Digits, Dirichlet, Examples, Partitioned, Points, Source
 from fedbolic.data.points import ClassRuns
 from fedbolic.federated import AggregatedUpdate, Aggregator, Method, SumModulo, Trainer, Update
-from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
+from fedbolic.federated.aggregators.modular import LIMB, from_limbs, num_limbs
 from fedbolic.federated.contract.capabilities import Ordered
-from fedbolic.federated.secure import SecureSum, keys
+from fedbolic.federated.secure import NeighbourGraph, SecureSum, keys
+from fedbolic.federated.secure.neighbours import DrawnGraph
 from fedbolic.federated.secure.preparation import CIPHERTEXT_BYTES, ciphertext_key
-from fedbolic.federated.secure.roster import Roster, make_card, to_bytes, to_tensor
+from fedbolic.federated.secure.roster import Roster, listed_ids, make_card, to_bytes, to_tensor
+from fedbolic.federated.secure.shamir import SHARE_BYTES
 from fedbolic.methods import FedAvg
 from fedhull import FedHull, HyperbolicBoundary, PolarGrid, Spectral
 from flynn import FlyNN
@@ -54,11 +57,14 @@ class Row(Method):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        return Update({"values": to_limbs(self.values(client.id), self.modulus)}), {}
+        return Update({"values": self.values(client.id)}), {}
 
-    def values(self, client_id: int) -> list[int]:
-        """The numbers of a client."""
-        return [(client_id + 1) * (i + 1) ** 9 % self.modulus for i in range(self.length)]
+    def values(self, client_id: int) -> torch.Tensor:
+        """The numbers of a client, as limbs."""
+        generator, places = RNG.at("row", client_id).generator(), num_limbs(self.modulus)
+        limbs = torch.randint(2**LIMB, (self.length, places), generator=generator)
+        limbs[:, -1] %= max(self.modulus >> LIMB * (places - 1), 1)
+        return limbs
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -107,50 +113,67 @@ class Party:
         return update
 
 
-def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[str, Step]:
+def one_among(secure: SecureSum, lost: int, clients: list[Client], own: int) -> dict[str, Step]:
     """Steps of one client of a cohort; of the others, only the messages to it are computed."""
-    party = Party(SecureSum(method), federation(num_clients)[client_id])
-    everybody = tuple(range(num_clients))
-    own = party.reply({"stage": "cards", "session": 1}).payload["card"]
-    ciphers, signers = ([keys.new_secret() for _ in everybody] for _ in range(2))
-    cards = tuple(
-        to_bytes(own)
-        if i == client_id
-        else make_card(1, i, cipher=ciphers[i], mask=keys.new_secret(), signer=signers[i])
+    party, everybody = Party(secure, clients[own]), tuple(range(len(clients)))
+    card = party.reply({"stage": "cards", "session": 1}).payload
+    ciphers = [keys.new_secret() for _ in everybody]
+    signers = [
+        keys.new_secret() if secure.keys is None else keys.read_secret(secure.keys, i)
         for i in everybody
-    )
-    roster = Roster(1, everybody, cards)
-    party.reply({"stage": "shares", "roster": roster.tree()})
-    common = [keys.Agreement(secret).with_party(roster.cipher_key(client_id)) for secret in ciphers]
-    ciphertexts = [bytes(CIPHERTEXT_BYTES) if i == client_id else keys.seal(
-        ciphertext_key(roster, common[i], sender=i, receiver=client_id), bytes(66))
-        for i in everybody]  # fmt: skip
+    ]
+    cards = [
+        make_card(1, i, cipher=ciphers[i], mask=keys.new_secret(), signer=signers[i])
+        for i in everybody
+    ]
+    cards[own] = to_bytes(card["card"])
+    plan, graph = secure.plan(len(clients)), None
+    if plan is not None:
+        draws = {i: keys.new_secret() for i in everybody} | {own: to_bytes(card["draw"])}
+        graph = DrawnGraph(len(clients), plan.degree, draws)
+    roster = Roster(1, everybody, tuple(cards), graph)
+    server_state = {"stage": "shares", "roster": roster.tree(), "num_clients": len(clients)}
+    party.reply(secure.phase(server_state).broadcast(server_state, own))
+    ciphertexts = [bytes(CIPHERTEXT_BYTES) if i == own else sealed(roster, i, ciphers[i], own)
+                   for i in roster.senders(own)]  # fmt: skip
     rows = to_tensor(b"".join(ciphertexts)).reshape(-1, CIPHERTEXT_BYTES)
-    ids = torch.tensor(everybody)
-    task = {"stage": "sums", "sharers": ids, "ciphertexts": rows, "turn": 0, "inner": {}}
-    broadcast = {"broadcast": party.reply(task).payload["broadcast"]}
-    survivors = {"survivors": ids[: num_clients - lost]}
-    mine = party.reply({"stage": "survivors", **survivors}).payload["signature"]
-    signatures = [
-        mine if i == client_id
-        else roster.signed("survivors", i, survivors | broadcast, signer=signers[i])["signature"]
-        for i in range(num_clients - lost)
-    ]  # fmt: skip
-    agreed = {"witnesses": survivors["survivors"], "signatures": torch.stack(signatures)}
-    party.reply({"stage": "unmasking", **agreed})
+    sharers = {"sharers": listed_ids(everybody, roster), "ciphertexts": rows}
+    answer = party.reply({"stage": "sums", "turn": 0, "inner": {}, **sharers})
+    ids = [i for i in everybody if i < len(clients) - lost or i == own]
+    survivors = {"survivors": listed_ids(ids, roster), "broadcast": answer.payload["broadcast"]}
+    mine = party.reply({"stage": "survivors", "survivors": survivors["survivors"]})
+    signatures = torch.stack([
+        mine.payload["signature"] if i == own
+        else roster.signed("survivors", i, survivors, signer=signers[i])["signature"]
+        for i in ids
+    ])  # fmt: skip
+    server_state |= {"witnesses": listed_ids(ids, roster), "signatures": signatures}
+    server_state |= {"stage": "unmasking"}
+    if graph is not None:
+        server_state |= {"stage": "witnesses"}
+        sample = party.reply(secure.phase(server_state).broadcast(server_state, own))
+        samples = {str(own): sample.payload["sample"]}
+        server_state |= {"stage": "unmasking", "samples": samples}
+    party.reply(secure.phase(server_state).broadcast(server_state, own))
     return party.steps
 
 
-def whole(num_clients: int, method: Row, lost: int) -> float:
+def sealed(roster: Roster, sender: int, cipher: bytes, receiver: int) -> bytes:
+    """Shares of one client for another."""
+    common = keys.Agreement(cipher).with_party(roster.cipher_key(receiver))
+    key = ciphertext_key(roster, common, sender=sender, receiver=receiver)
+    return keys.seal(key, bytes(2 * SHARE_BYTES))
+
+
+def whole(secure: SecureSum, method: Row, lost: int, clients: list[Client]) -> float:
     """CPU seconds of the server in a sum of all clients, whose result is checked."""
-    secure, spent = SecureSum(method), 0.0
-    clients = federation(num_clients)
+    spent = 0.0
     parties = [Party(secure, client) for client in clients]
     server_state = secure.init(clients[0].meta, RNG)
-    for _ in range(5):
+    while "inner" not in server_state or not server_state["inner"]:
         phase = secure.phase(server_state)
         if phase.stage == "sums":
-            parties = parties[: num_clients - lost]
+            parties = parties[: len(clients) - lost]
         updates = [
             (party.client.id, party.reply(phase.broadcast(server_state, party.client.id)))
             for party in parties
@@ -158,7 +181,7 @@ def whole(num_clients: int, method: Row, lost: int) -> float:
         clock = Clock()
         server_state = phase.server_update(server_state, phase.aggregator.aggregate(updates))
         spent += clock.lap()
-    columns = zip(*(method.values(party.client.id) for party in parties), strict=True)
+    columns = zip(*(from_limbs(method.values(p.client.id)) for p in parties), strict=True)
     if from_limbs(server_state["inner"]["values"]) != [sum(c) % method.modulus for c in columns]:
         raise AssertionError("the secure sum is not the sum")
     return spent
@@ -228,13 +251,17 @@ def cohorts(options: argparse.Namespace) -> None:
           f"of {options.measured} clients")  # fmt: skip
     print(head("clients", "exchange", "CPU ms at a client", "bytes up", "bytes down"))
     for num_clients in options.clients:
-        lost = int(options.lost * num_clients)
+        clients, lost = federation(num_clients), int(options.lost * num_clients)
+        secure = SecureSum(method)
+        if options.neighbours:
+            folder = Path(tempfile.mkdtemp())
+            keys.write_identities(folder, num_clients)
+            secure = SecureSum(method, keys=folder, neighbours=NeighbourGraph(*options.neighbours))
+            print(f"{num_clients} clients: {secure.plan(num_clients) or 'all pairs'}")
         ids = range(options.measured)
-        report(num_clients, [one_among(num_clients, method, lost, i) for i in ids])
-    for num_clients in options.clients:
+        report(num_clients, [one_among(secure, lost, clients, i) for i in ids])
         if num_clients <= options.whole:
-            lost = int(options.lost * num_clients)
-            spent = whole(num_clients, method, lost)
+            spent = whole(secure, method, lost, clients)
             print(f"{num_clients} clients as a whole: exact; server {spent:.3f} CPU s", flush=True)
 
 
@@ -247,12 +274,16 @@ def main() -> None:
     args.add_argument("--lost", type=float, default=0.1, help="share lost before the masked sum")
     args.add_argument("--measured", type=int, default=5, help="number of measured clients")
     args.add_argument("--whole", type=int, default=100, help="largest cohort run as a whole")
+    args.add_argument("--neighbours", type=float, nargs=2, metavar=("CORRUPT", "DROPPED"),
+                      help="fractions of clients; all pairs without them")  # fmt: skip
+    args.add_argument("--only-cohorts", action="store_true", help="skip the table of methods")
     args.add_argument("--root", type=Path, help="data folder with single_cell/olsson")
     args.add_argument("--only-methods", action="store_true", help="skip the table of cohorts")
     options = args.parse_args()
     if not options.only_methods:
         cohorts(options)
-    methods(options.root)
+    if not options.only_cohorts:
+        methods(options.root)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from fedbolic.federated.contract.method import Method, Phase
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues
 from fedbolic.federated.secure.keys import new_secret, read_identity, read_secret
-from fedbolic.federated.secure.roster import Roster, to_bytes
+from fedbolic.federated.secure.neighbours import DegreePlan, NeighbourGraph
+from fedbolic.federated.secure.roster import Roster, read_ids, to_bytes
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 WEIGHT_MODULUS = 2**62
@@ -45,6 +46,7 @@ class Protocol:
     """True if the clients agree on an order that the server does not know."""
 
     least_change: int = 1
+    neighbours: NeighbourGraph | None = None
 
     def least(self, num_clients: int) -> int:
         """Threshold: the least number of clients with which anything is revealed.
@@ -52,7 +54,30 @@ class Protocol:
         Args:
             num_clients: Number of clients of the whole federation.
         """
-        return 2 * num_clients // 3 + 1 if self.threshold is None else self.threshold
+        if self.threshold is not None:
+            return self.threshold
+        if self.neighbours is not None:
+            return self.neighbours.least(num_clients)
+        return 2 * num_clients // 3 + 1
+
+    def plan(self, num_clients: int) -> DegreePlan | None:
+        """Numbers of a sum with neighbours; ``None`` for all pairs.
+
+        Args:
+            num_clients: Number of clients of the whole federation.
+        """
+        if self.neighbours is None:
+            return None
+        return self.neighbours.plan(num_clients, least=self.least(num_clients))
+
+    def num_shares(self, num_clients: int) -> int:
+        """Number of shares that give a secret.
+
+        Args:
+            num_clients: Number of clients of the whole federation.
+        """
+        plan = self.plan(num_clients)
+        return self.least(num_clients) if plan is None else plan.threshold
 
     def code(self, aggregator: Aggregator) -> FixedPoint | Residues:
         """Encoding of the numbers of a summand as integers.
@@ -84,7 +109,8 @@ class Protocol:
         """Refuse a roster under which a secret might leak.
 
         Args:
-            roster: Roster that the server sent.
+            roster: Roster that the server sent; with neighbours, the client and those that it has
+                drawn.
             own: Entries of the client state that belong to secure sums.
             client: The client that checks.
 
@@ -97,8 +123,12 @@ class Protocol:
         if strangers := [i for i in roster.members if i >= num_clients]:
             raise ValueError(f"the roster has clients {strangers[:8]} of only {num_clients}")
         least = self.least(num_clients)
-        _check_enough(size, least, "show a card")
-        if 2 * least <= size:
+        plan = self.plan(num_clients)
+        if plan is not None:
+            _check_enough(size - 1, plan.threshold, "may hold shares of this client")
+        else:
+            _check_enough(size, least, "show a card")
+        if plan is None and 2 * least <= size:
             raise ValueError(
                 f"a threshold of {least} is too low for {size} clients: the server could deceive "
                 "two halves separately; use more than half, better 2/3"
@@ -232,7 +262,7 @@ def ids_of(tensor: Tensor, among: Sequence[int], *, least: int, own: int, what: 
     Raises:
         ValueError: If the ids are too few, unsorted, repeated or not allowed, or lack ``own``.
     """
-    ids = tensor.tolist()
+    ids = read_ids(tensor)
     if ids != sorted(set(ids)) or not set(ids) <= set(among) or own not in (-1, *ids):
         raise ValueError(f"the server says that clients {ids} {what}, which cannot be true")
     _check_enough(len(ids), least, what)

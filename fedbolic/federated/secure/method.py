@@ -16,15 +16,23 @@ from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import NestedMethod
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
+from fedbolic.federated.secure.neighbours import DegreePlan, NeighbourGraph
 from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
 from fedbolic.federated.secure.roster import Roster
 from fedbolic.federated.secure.summing import ConsistencyCheck, MaskedInput
-from fedbolic.federated.secure.unmasking import Unmasking
+from fedbolic.federated.secure.unmasking import SampleWitnesses, Unmasking
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 STAGES: dict[str, type[SecureExchange]] = {
     phase.stage: phase
-    for phase in (AdvertiseKeys, ShareKeys, MaskedInput, ConsistencyCheck, Unmasking)
+    for phase in (
+        AdvertiseKeys,
+        ShareKeys,
+        MaskedInput,
+        ConsistencyCheck,
+        SampleWitnesses,
+        Unmasking,
+    )
 }
 
 
@@ -88,9 +96,15 @@ class SecureSum(NestedMethod, OneTimeSecrets):
         least_change: Least number of clients by which the clients of a sum differ from those of the
             previous one, unless they are the same, at least 1. A client does not sign other lists.
             The difference of two sums tells the more about a client, the fewer clients it is of.
+        neighbours: Neighbours in place of all pairs, for sums of hundreds of clients and more in
+            which all clients of the federation take part; ``None`` for all pairs. They need
+            ``keys``, and the default threshold becomes the clients that are left if as many drop
+            out as may. A sum takes six exchanges: before *Unmasking*, clients draw signatures of
+            *ConsistencyCheck* to check.
 
     Raises:
-        ValueError: If a value is out of range, or the method's aggregator does not sum.
+        ValueError: If a value is out of range, the method's aggregator does not sum, or neighbours
+            are given without keys or for an ordered method.
 
     References:
         Bonawitz et al. (2017), Practical secure aggregation for privacy-preserving machine
@@ -114,6 +128,7 @@ class SecureSum(NestedMethod, OneTimeSecrets):
     fraction_bits: int = 24
     keys: Path | None = None
     least_change: int = 1
+    neighbours: NeighbourGraph | None = None
 
     def __post_init__(self) -> None:
         check.at_least(2, modulus=self.modulus)
@@ -122,6 +137,13 @@ class SecureSum(NestedMethod, OneTimeSecrets):
         if self.threshold is not None:
             check.at_least(2, threshold=self.threshold)
         _check_additive(self.method)
+        if self.neighbours is not None and self.keys is None:
+            raise ValueError("SecureSum with neighbours needs keys: see write_identities")
+        if self.neighbours is not None and isinstance(self.method, Ordered):
+            raise ValueError(
+                f"{type(self.method).__name__} orders its clients by numbers that each sends to "
+                "all others: leave neighbours out"
+            )
 
     @property
     @override
@@ -138,6 +160,7 @@ class SecureSum(NestedMethod, OneTimeSecrets):
             )
         if isinstance(self.method, NoisySummands):
             self.method.check_threshold(least)
+        self.plan(meta.num_clients)  # refuses a threshold that is too low
         inner = self.method.init(meta, rng)
         order = self.method.order if isinstance(self.method, Ordered) else None
         return {
@@ -163,11 +186,26 @@ class SecureSum(NestedMethod, OneTimeSecrets):
             )
         self.method.check_deployed(summed=self.threshold)
 
+    def plan(self, num_clients: int) -> DegreePlan | None:
+        """Numbers of a sum with neighbours; ``None`` for all pairs.
+
+        Args:
+            num_clients: Number of clients of the whole federation.
+        """
+        return self._protocol.plan(num_clients)
+
     @property
     def _protocol(self) -> Protocol:
         ordered = isinstance(self.method, Ordered)
-        bits = self.fraction_bits
-        return Protocol(self.modulus, self.threshold, bits, self.keys, ordered, self.least_change)
+        return Protocol(
+            self.modulus,
+            self.threshold,
+            self.fraction_bits,
+            self.keys,
+            ordered,
+            self.least_change,
+            self.neighbours,
+        )
 
     @override
     def phase(self, server_state: Tree) -> SecureExchange:

@@ -13,7 +13,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.secure.exchange import PROGRESS, SecureExchange
+from fedbolic.federated.secure.exchange import PROGRESS, SecureExchange, ids_of
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
     SEAL_BYTES,
@@ -23,12 +23,15 @@ from fedbolic.federated.secure.keys import (
     new_secret,
     seal,
 )
+from fedbolic.federated.secure.neighbours import DrawnGraph
 from fedbolic.federated.secure.roster import (
+    BARE_BYTES,
     CARD_BYTES,
     Roster,
     has_keys,
     ids_tensor,
     is_genuine,
+    listed_ids,
     make_card,
     number,
     to_bytes,
@@ -50,7 +53,7 @@ class AdvertiseKeys(SecureExchange):
 
     stage = "cards"
     # a new sum discards the secrets of an earlier sum that did not finish
-    after = ("over", "cards", "shares", "sums", "survivors")
+    after = ("over", "cards", "shares", "sums", "survivors", "witnesses")
 
     @property
     @override
@@ -63,7 +66,10 @@ class AdvertiseKeys(SecureExchange):
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {"card": torch.zeros(CARD_BYTES, dtype=torch.uint8)}
+        lengths = {"card": CARD_BYTES}
+        if self.protocol.neighbours is not None:
+            lengths["draw"] = KEY_BYTES
+        return {name: torch.zeros(n, dtype=torch.uint8) for name, n in lengths.items()}
 
     @override
     def reply(
@@ -80,7 +86,10 @@ class AdvertiseKeys(SecureExchange):
         if self.protocol.keys is None:
             secret["signer"] = signer
         kept |= {name: to_tensor(value) for name, value in secret.items()}
-        return Update({"card": to_tensor(card)}), {**client_state, "secure": kept}
+        shown = {"card": to_tensor(card)}
+        if self.protocol.neighbours is not None:
+            shown["draw"] = kept["draw"] = to_tensor(new_secret())
+        return Update(shown), {**client_state, "secure": kept}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -91,7 +100,11 @@ class AdvertiseKeys(SecureExchange):
             logger.warning("client %d is left out: its card has no valid signature or no valid "
                            "keys", client_id)  # fmt: skip
         self.require(len(genuine), server_state, "showed a card")
-        roster = Roster(server_state["session"], tuple(genuine), tuple(genuine.values()))
+        graph, num_clients = None, server_state["num_clients"]
+        if (plan := self.protocol.plan(num_clients)) is not None:
+            draws = {i: to_bytes(total.payload[str(i)]["draw"]) for i in genuine}
+            graph = DrawnGraph(num_clients, plan.degree, draws)
+        roster = Roster(server_state["session"], tuple(genuine), tuple(genuine.values()), graph)
         return server_state | {"stage": ShareKeys.stage, "roster": roster.tree()}
 
 
@@ -108,11 +121,22 @@ class ShareKeys(SecureExchange):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {"stage": self.stage, "roster": server_state["roster"]}
+        roster = self.roster or Roster.read(server_state["roster"])
+        if roster.graph is None:
+            return {"stage": self.stage, "roster": server_state["roster"]}
+        drawn = roster.part({client_id, *roster.holders(client_id)})
+        senders = roster.part(set(roster.senders(client_id)))
+        bare = to_tensor(b"".join(card[:BARE_BYTES] for card in senders.cards))
+        return {
+            "stage": self.stage,
+            "roster": dataclasses.replace(drawn, graph=None).tree(),
+            "senders": ids_tensor(senders.members),
+            "keys": bare.reshape(-1, BARE_BYTES),
+        }
 
     @override
     def template(self, message: Tree) -> Tree:
-        size = len(message["roster"]["members"])
+        size = len(message["roster"]["members"]) - ("senders" in message)
         shapes = {
             "commitment": (KEY_BYTES,),
             "ciphertexts": (size, self._ciphertext_bytes),
@@ -128,12 +152,14 @@ class ShareKeys(SecureExchange):
     def reply(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        own, roster = client_state["secure"], Roster.read(message["roster"])
+        own = client_state["secure"]
+        roster, senders = self._received(message, own, client)
         if roster.session != own["session"]:
             raise ValueError("the roster belongs to another secure sum")
         if roster.cards[roster.index(client.id)] != to_bytes(own["own_card"]):
             raise ValueError("the roster has another card of this client than the one it sent")
-        self.protocol.check(roster, own, client)
+        drawn = roster.part({client.id, *roster.holders(client.id)})
+        self.protocol.check(drawn, own, client)
         seed = new_secret()
         plaintexts = self._plaintexts(seed, roster, own, client)
         sealed, opening = self._sealed(plaintexts, roster, to_bytes(own["cipher"]), client.id)
@@ -141,56 +167,89 @@ class ShareKeys(SecureExchange):
             "commitment": to_tensor(commitment(seed, roster)),
             "ciphertexts": to_tensor(sealed).reshape(-1, self._ciphertext_bytes),
         }
-        known = {str(i): to_tensor(roster.identity(i)) for i in roster.members}
+        known = {str(i): to_tensor(roster.identity(i)) for i in drawn.members}
         kept = {name: leaf for name, leaf in own.items() if name != "cipher"} | {
             "stage": self.stage,
             "known": {**own["known"], **known} if self.protocol.keys is None else {},
-            "roster": tree.clone(message["roster"]),
+            "roster": tree.clone(roster.tree()),
+            "senders": ids_tensor(senders),
             "opening": to_tensor(opening).reshape(-1, KEY_BYTES),
             "seed": to_tensor(seed),
-            "own_plaintext": to_tensor(plaintexts[client.id]),
+            "own_plaintext": to_tensor(plaintexts.get(client.id, b"")),
         }
         return self.sign(content, roster, client, own), {**client_state, "secure": kept}
+
+    def _received(self, message: Tree, own: Tree, client: Client) -> tuple[Roster, list[int]]:
+        """Roster of this client, and the ids of the clients whose shares it holds.
+
+        With neighbours, the cards of those that it has drawn are signed. Of those that have drawn
+        it, the public keys suffice: a false key makes the sum unreadable.
+        """
+        roster, num_clients = Roster.read(message["roster"]), client.meta.num_clients
+        plan = self.protocol.plan(num_clients)
+        if plan is None:
+            return roster, list(roster.members)
+        graph = DrawnGraph(num_clients, plan.degree, {client.id: to_bytes(own["draw"])})
+        if strangers := set(roster.members) - {client.id, *graph.holders[client.id]}:
+            raise ValueError(f"this client has not drawn {sorted(strangers)[:8]} as neighbours")
+        senders = ids_of(
+            message["senders"], range(num_clients), least=0, own=-1, what="have drawn this client"
+        )
+        if client.id in senders:
+            raise ValueError("the server says that this client has drawn itself")
+        bare = map(to_bytes, message["keys"])
+        cards = {i: keys.ljust(CARD_BYTES, b"\0") for i, keys in zip(senders, bare, strict=True)}
+        cards |= dict(zip(roster.members, roster.cards, strict=True))
+        everybody = tuple(sorted(cards))
+        local = Roster(roster.session, everybody, tuple(cards[i] for i in everybody), graph)
+        return local, senders
 
     def _plaintexts(
         self, seed: bytes, roster: Roster, own: Tree, client: Client
     ) -> dict[int, bytes]:
-        """Plaintext for each member: two shares, and the number that sets this client's place."""
-        points = [i + 1 for i in roster.members]
-        least = self.protocol.least(client.meta.num_clients)
+        """Plaintext for each holder: two shares, and the number that sets this client's place."""
+        holders = roster.holders(client.id)
+        points = [i + 1 for i in holders]
+        least = self.protocol.num_shares(client.meta.num_clients)
         of_key = split_secret(to_bytes(own["mask"]), points, least)
         of_seed = split_secret(seed, points, least)
         drawn = new_secret() if self.protocol.ordered else b""
-        shares = zip(roster.members, of_key, of_seed, strict=True)
+        shares = zip(holders, of_key, of_seed, strict=True)
         return {i: key_share + seed_share + drawn for i, key_share, seed_share in shares}
 
     def _sealed(
         self, plaintexts: dict[int, bytes], roster: Roster, secret: bytes, client_id: int
     ) -> tuple[bytes, bytes]:
-        """Ciphertexts in the order of members, and the keys that open theirs to this client.
+        """Ciphertexts in the order of holders, and the members' keys that open theirs.
 
         Zeros are in the place of the sender. One key agreement serves both directions.
         """
-        sealed, opening, own = [], [], Agreement(secret)
-        for other, plaintext in plaintexts.items():
+        sealed, opening, own = (
+            dict.fromkeys(plaintexts, bytes(self._ciphertext_bytes)),
+            [],
+            Agreement(secret),
+        )
+        for other in roster.members:
             if other == client_id:
-                sealed.append(bytes(self._ciphertext_bytes))
                 opening.append(bytes(KEY_BYTES))
-            else:
-                common = own.with_party(roster.cipher_key(other))
+                continue
+            common = own.with_party(roster.cipher_key(other))
+            opening.append(ciphertext_key(roster, common, sender=other, receiver=client_id))
+            if other in plaintexts:
                 key = ciphertext_key(roster, common, sender=client_id, receiver=other)
-                sealed.append(seal(key, plaintext))
-                opening.append(ciphertext_key(roster, common, sender=other, receiver=client_id))
-        return b"".join(sealed), b"".join(opening)
+                sealed[other] = seal(key, plaintexts[other])
+        return b"".join(sealed.values()), b"".join(opening)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        found = self.authentic(total, Roster.read(server_state["roster"]))
+        roster = Roster.read(server_state["roster"])
+        found = self.authentic(total, roster)
         self.require(len(found), server_state, "shared their secrets")
+        ciphertexts = {str(i): payload["ciphertexts"] for i, payload in found.items()}
         return server_state | {
             "stage": "sums",
-            "sharers": ids_tensor(list(found)),
-            "ciphertexts": torch.stack([payload["ciphertexts"] for payload in found.values()]),
+            "sharers": listed_ids(list(found), roster),
+            "ciphertexts": ciphertexts if roster.graph else torch.stack([*ciphertexts.values()]),
             "commitments": torch.stack([payload["commitment"] for payload in found.values()]),
         }
 

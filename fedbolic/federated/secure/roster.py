@@ -1,7 +1,8 @@
 """Roster of a secure sum: signed public keys, and signatures bound to the sum."""
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,9 +23,13 @@ from fedbolic.federated.secure.keys import (
     new_secret,
     sign,
 )
+from fedbolic.federated.secure.neighbours import DrawnGraph
 
 CARD_BYTES = 3 * KEY_BYTES + 64
 """Length of a card: two public keys of the sum, the identity, and its signature."""
+
+BARE_BYTES = 2 * KEY_BYTES
+"""Length of the two public keys of the sum, the beginning of a card."""
 
 
 def to_tensor(content: bytes) -> UInt8[Tensor, " n"]:
@@ -80,6 +85,8 @@ class Roster:
         session: Number of the secure sum.
         members: Ids of the clients, ascending.
         cards: Cards of the clients, in the same order.
+        graph: Neighbours that clients have drawn; a client knows its own only, and its roster has
+            no members but itself and its neighbours. ``None`` for all pairs.
 
     Raises:
         ValueError: If the ids are not ascending, or a client does not have exactly one card.
@@ -88,6 +95,7 @@ class Roster:
     session: int
     members: tuple[int, ...]
     cards: tuple[bytes, ...]
+    graph: DrawnGraph | None = None
 
     def __post_init__(self) -> None:
         if list(self.members) != sorted(set(self.members)) or min(self.members, default=0) < 0:
@@ -100,22 +108,60 @@ class Roster:
         """Roster from a tree.
 
         Args:
-            shown: Tree with ``session``, ``members`` and ``cards``.
+            shown: Tree with ``session``, ``members``, ``cards`` and perhaps ``graph``.
         """
         cards = tuple(to_bytes(card) for card in shown["cards"])
-        return cls(shown["session"], tuple(shown["members"].tolist()), cards)
+        graph = DrawnGraph.read(shown["graph"]) if "graph" in shown else None
+        return cls(shown["session"], tuple(shown["members"].tolist()), cards, graph)
 
     def tree(self) -> Tree:
         """The roster as a tree."""
-        return {
+        found: Tree = {
             "session": self.session,
             "members": ids_tensor(self.members),
             "cards": to_tensor(b"".join(self.cards)).reshape(-1, CARD_BYTES),
         }
+        return found if self.graph is None else found | {"graph": self.graph.tree()}
+
+    def pairs(self, client_id: int) -> set[int]:
+        """Members with whom a client has a pairwise mask, and perhaps the client itself.
+
+        Args:
+            client_id: Id of the client.
+        """
+        return {*self.holders(client_id), *self.senders(client_id)}
+
+    @property
+    def size(self) -> int:
+        """Largest number of clients in the sum."""
+        return len(self.members) if self.graph is None else self.graph.num_clients
+
+    def holders(self, client_id: int) -> list[int]:
+        """Members with a card that hold shares of a client's secrets, ascending.
+
+        Args:
+            client_id: Id of the client.
+        """
+        if self.graph is None:
+            return list(self.members)
+        return [i for i in self.graph.holders[client_id] if i in self._places]
+
+    def senders(self, client_id: int) -> list[int]:
+        """Members whose shares a client holds, ascending.
+
+        Args:
+            client_id: Id of the client.
+        """
+        if self.graph is None:
+            return list(self.members)
+        return self.graph.senders.get(client_id, [])
 
     @cached_property
     def name(self) -> bytes:
-        """Digest of 32 bytes that identifies this roster."""
+        """Digest of 32 bytes that identifies this roster; with neighbours, the sum alone."""
+        if self.graph is not None:
+            told = number(self.session) + number(self.graph.num_clients)
+            return hashlib.sha256(b"fedbolic neighbours" + told).digest()
         shown = zip(self.members, self.cards, strict=True)
         content = b"".join(number(client_id) + card for client_id, card in shown)
         return hashlib.sha256(b"fedbolic roster" + number(self.session) + content).digest()
@@ -170,6 +216,16 @@ class Roster:
         """
         return self.cards[self.index(client_id)][2 * KEY_BYTES : 3 * KEY_BYTES]
 
+    def part(self, ids: Collection[int]) -> "Roster":
+        """The roster of some of the members.
+
+        Args:
+            ids: Their ids.
+        """
+        kept = [(i, c) for i, c in zip(self.members, self.cards, strict=True) if i in ids]
+        return dataclasses.replace(self, members=tuple(i for i, _ in kept),
+                                   cards=tuple(card for _, card in kept))  # fmt: skip
+
     def forged(self) -> list[int]:
         """Members whose card does not carry their signature for this session."""
         return [
@@ -190,13 +246,16 @@ class Roster:
         statement = self._statement(kind, client_id, tree_digest(content))
         return content | {"signature": to_tensor(sign(signer, statement))}
 
-    def is_signed(self, kind: str, client_id: int, payload: Tree) -> bool:
+    def is_signed(
+        self, kind: str, client_id: int, payload: Tree, public: bytes | None = None
+    ) -> bool:
         """True if this member signed a payload, for this roster and this kind of message.
 
         Args:
             kind: Kind of message, the stage of its exchange.
             client_id: Id of the alleged sender.
             payload: Payload as received.
+            public: Its identity; ``None`` for that on its card.
         """
         signature = payload.get("signature")
         if not isinstance(signature, Tensor):
@@ -206,7 +265,8 @@ class Roster:
             statement = self._statement(kind, client_id, tree_digest(content))
         except ValueError:  # no tree that a client could have signed
             return False
-        return is_signed(self.identity(client_id), statement, to_bytes(signature))
+        public = self.identity(client_id) if public is None else public
+        return is_signed(public, statement, to_bytes(signature))
 
     def _statement(self, kind: str, client_id: int, content: bytes) -> bytes:
         return f"fedbolic secure sum {kind} ".encode() + self.name + number(client_id) + content
@@ -266,3 +326,28 @@ def ids_tensor(ids: tuple[int, ...] | list[int]) -> Int64[Tensor, " n"]:
         ids: Any client ids.
     """
     return torch.tensor(ids, dtype=torch.int64)
+
+
+def listed_ids(ids: tuple[int, ...] | list[int], roster: Roster) -> Tensor:
+    """Ids of many clients as a tensor: with neighbours, one bit for each client of the federation.
+
+    Args:
+        ids: Ids, ascending.
+        roster: Roster of the secure sum.
+    """
+    if roster.graph is None:
+        return ids_tensor(ids)
+    there = np.zeros(roster.graph.num_clients, dtype=bool)
+    there[list(ids)] = True
+    return torch.from_numpy(np.packbits(there))
+
+
+def read_ids(tensor: Tensor) -> list[int]:
+    """Ids from a result of :func:`listed_ids`.
+
+    Args:
+        tensor: Ids, or bits.
+    """
+    if tensor.dtype != torch.uint8:
+        return tensor.tolist()
+    return np.flatnonzero(np.unpackbits(tensor.cpu().numpy())).tolist()

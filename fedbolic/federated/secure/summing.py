@@ -22,7 +22,14 @@ from fedbolic.federated.secure.mask import pack, sum_masks
 from fedbolic.federated.secure.masked import MaskedSum, pair_sign
 from fedbolic.federated.secure.order import place_among
 from fedbolic.federated.secure.preparation import mask_seed
-from fedbolic.federated.secure.roster import Roster, ids_tensor, to_bytes, to_tensor
+from fedbolic.federated.secure.roster import (
+    Roster,
+    ids_tensor,
+    listed_ids,
+    read_ids,
+    to_bytes,
+    to_tensor,
+)
 from fedbolic.federated.secure.shamir import SHARE_BYTES
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
@@ -51,11 +58,19 @@ class MaskedInput(SecureExchange):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        place = (self.roster or Roster.read(server_state["roster"])).index(client_id)
+        roster = self.roster or Roster.read(server_state["roster"])
+        ciphertexts = server_state["ciphertexts"]
+        if roster.graph is None:
+            received = ciphertexts[:, roster.index(client_id)]
+        else:
+            senders = [i for i in roster.senders(client_id) if str(i) in ciphertexts]
+            places = [roster.holders(i).index(client_id) for i in senders]
+            rows = [ciphertexts[str(i)][place] for i, place in zip(senders, places, strict=True)]
+            received = torch.stack(rows) if rows else torch.zeros(0, 0, dtype=torch.uint8)
         return {
             "stage": self.stage,
             "sharers": server_state["sharers"],
-            "ciphertexts": server_state["ciphertexts"][:, place],
+            "ciphertexts": received,
             "turn": server_state["turn"],
             "inner": self.inner.broadcast(server_state["inner"], client_id),
         }
@@ -67,10 +82,13 @@ class MaskedInput(SecureExchange):
         own = client_state["secure"]
         roster = Roster.read(own["roster"])
         least = self.protocol.least(client.meta.num_clients)
+        among = roster.members if roster.graph is None else range(roster.size)
         sharers = ids_of(
-            message["sharers"], roster.members, least=least, own=client.id, what="shared secrets"
+            message["sharers"], among, least=least, own=client.id, what="shared secrets"
         )
-        plaintexts = self._read(message["ciphertexts"], sharers, roster, own, client.id)
+        shared = set(sharers)
+        senders = [i for i in own["senders"].tolist() if i in shared]
+        plaintexts = self._read(message["ciphertexts"], senders, roster, own, client.id)
         broadcast = broadcast_digest(message, client, rng, ordered=self.protocol.ordered)
         message = self._placed(message, plaintexts, client.id)
         before = client_state.get("inner", {})
@@ -83,7 +101,8 @@ class MaskedInput(SecureExchange):
             )
         update, inner = self._work(message, client, before, stream)
         agreed = roster.among(sharers) + broadcast
-        content = self._masked(update, sharers, roster, own, client.id, agreed)
+        others = [i for i in roster.members if i in shared and i != client.id]
+        content = self._masked(update, others, roster, own, client.id, agreed)
         content["broadcast"] = to_tensor(broadcast)
         shares = b"".join(each[: 2 * SHARE_BYTES] for each in plaintexts.values())
         # what has served is forgotten, so that nobody finds it in the client state later
@@ -92,6 +111,7 @@ class MaskedInput(SecureExchange):
         kept |= {
             "stage": self.stage,
             "sharers": ids_tensor(sharers),
+            "senders": ids_tensor(senders),
             "shares": to_tensor(shares).reshape(-1, 2 * SHARE_BYTES),
             "broadcast": content["broadcast"],
             "round": place[0],
@@ -103,11 +123,11 @@ class MaskedInput(SecureExchange):
         return self.sign(content, roster, client, own), kept_now
 
     def _read(
-        self, ciphertexts: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
+        self, ciphertexts: Tensor, senders: list[int], roster: Roster, own: Tree, client_id: int
     ) -> dict[int, bytes]:
-        """Plaintexts from the sharers; a broken seal is an error."""
+        """Plaintexts from those that shared with this client; a broken seal is an error."""
         found = {}
-        for sender, ciphertext in zip(sharers, ciphertexts, strict=True):
+        for sender, ciphertext in zip(senders, ciphertexts, strict=True):
             if sender == client_id:
                 found[sender] = to_bytes(own["own_plaintext"])
             else:
@@ -138,7 +158,7 @@ class MaskedInput(SecureExchange):
     def _masked(
         self,
         update: Update,
-        sharers: list[int],
+        others: list[int],
         roster: Roster,
         own: Tree,
         client_id: int,
@@ -152,8 +172,7 @@ class MaskedInput(SecureExchange):
         mask_key = Agreement(to_bytes(own["mask"]))
         seeds = [
             (pair_sign(client_id, i), mask_seed(roster, mask_key, other=i, agreed=agreed))
-            for i in sharers
-            if i != client_id
+            for i in others
         ]
         # Without the self-mask, a server that calls a slow client lost would learn its mask key and
         # then read the vector that arrives late.
@@ -161,7 +180,7 @@ class MaskedInput(SecureExchange):
         content: Tree = {"form": form_of(aggregator.form(update.payload), summand)}
         named = {"sums": summand, "weight": {"weight": weight}}
         for stream, (name, code) in enumerate(zip(named, self._codes, strict=True)):
-            limbs = encode_tree(named[name], code, len(roster.members))
+            limbs = encode_tree(named[name], code, roster.size)
             limbs += torch.from_numpy(sum_masks(seeds, code.modulus, len(limbs), stream=stream))
             packed = pack(reduce_limbs(limbs, code.modulus).numpy(), code.modulus)
             content[name] = torch.from_numpy(packed)
@@ -174,7 +193,7 @@ class MaskedInput(SecureExchange):
             "stage": ConsistencyCheck.stage,
             "total": total.payload,
             "broadcast": total.payload["broadcast"],
-            "survivors": ids_tensor(total.clients),
+            "survivors": listed_ids(total.clients, Roster.read(server_state["roster"])),
         }
 
 
@@ -264,12 +283,13 @@ class ConsistencyCheck(SecureExchange):
         survivors = ids_of(
             message["survivors"], among, least=least, own=client.id, what="are in the sum"
         )
-        moved = set(survivors) ^ set(own["members"].tolist() if "members" in own else survivors)
+        last = read_ids(own["members"]) if "members" in own else survivors
+        moved = set(survivors) ^ set(last)
         if moved and len(moved) < self.protocol.least_change:
             raise ValueError(
                 f"the clients in the sum differ from those of the last one by {len(moved)} clients"
             )
-        kept = {**own, "stage": self.stage, "survivors": ids_tensor(survivors)}
+        kept = {**own, "stage": self.stage, "survivors": listed_ids(survivors, roster)}
         kept["members"] = kept["survivors"]
         content = {name: kept[name] for name in AGREED}
         return self.sign(content, roster, client, own), {**client_state, "secure": kept}
@@ -284,8 +304,9 @@ class ConsistencyCheck(SecureExchange):
             if all(torch.equal(payload[name].cpu(), server_state[name].cpu()) for name in AGREED)
         }
         self.require(len(found), server_state, "agreed on who is in the sum and on the broadcast")
+        roster = Roster.read(server_state["roster"])
         return server_state | {
-            "stage": "unmasking",
-            "witnesses": ids_tensor(list(found)),
+            "stage": "unmasking" if roster.graph is None else "witnesses",
+            "witnesses": listed_ids(list(found), roster),
             "signatures": torch.stack(list(found.values())),
         }

@@ -14,6 +14,7 @@ from fedbolic.federated import Method, RunStoppedError, Sum, Update
 from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.secure import SecureSum
 from fedbolic.federated.secure.mask import unpack
+from fedbolic.federated.secure.roster import listed_ids
 from tests.federated.secure.parties import parties
 from tests.federated.simple_method import RNG
 
@@ -43,7 +44,7 @@ class Gated(Method):
     @override
     def local_update(self, message, client, client_state, rng):
         drawn = torch.randint(1000, (3,), generator=rng.generator())
-        row = torch.tensor([10**client.id, -(3**client.id), client.meta.num_classes])
+        row = torch.tensor([10 ** min(client.id, 16), -(3**client.id), client.meta.num_classes])
         values = row * int(message["gate"]) + drawn
         self.sent[client.id] = values
         seen = f"{client_state.get('seen', '')}{message['gate']} "
@@ -125,25 +126,27 @@ class Dishonest:
             total[name] = reduce_limbs(limbs, modulus)
         total |= {name: leaf for name, leaf in first.items() if name in ("form", "broadcast")}
         broadcast = {name: leaf for name, leaf in first.items() if name == "broadcast"}
-        found = {"stage": "survivors", "survivors": torch.tensor(sorted(updates)), "total": total}
+        survivors = listed_ids(sorted(updates), phase.roster)
+        found = {"stage": "survivors", "survivors": survivors, "total": total}
         return {**state, **broadcast, **found}
 
-    def states(self, members=range(NUM), **inner):
+    def states(self, members=None, **inner):
         """The server states of one more sum, exchange by exchange.
 
         Args:
-            members: Ids of the clients that are asked.
+            members: Ids of the clients that are asked; ``None`` for all.
             **inner: Entries of the method's server state to replace.
         """
         state = self.method.init(self.data.meta, RNG)
+        members = range(len(self.data.clients)) if members is None else members
         self.session += 1
         state |= {"session": self.session, "inner": {**state["inner"], **inner}}
         yield state
-        for _ in range(5):
+        while state["session"] == self.session:
             state = self.exchange(state, members)
             yield state
 
-    def sum(self, members=range(NUM), **inner):
+    def sum(self, members=None, **inner):
         """Numbers that the server reads at the end of a sum; ``None`` if it reads none."""
         try:
             *_, last = self.states(members, **inner)
