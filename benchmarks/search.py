@@ -80,7 +80,7 @@ class Graph(ApproximateIndex):
 
 KINDS: dict[str, tuple[str | None, int, Callable[[ManifoldPlaces], Index]]] = {
     EXACT: (None, MILLION, HyperbolicIndex),
-    APPROXIMATE: ("usearch", MILLION, ApproximateIndex),
+    APPROXIMATE: ("usearch", 10**5, ApproximateIndex),
     "usearch alone": ("usearch", 10**5, Graph),
     "shifted, hnswlib": ("hnswlib", 10**5, functools.partial(HyperbolicIndex, euclidean=Hnswlib)),
     "shifted, faiss (HNSW32)": (
