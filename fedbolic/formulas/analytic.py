@@ -121,7 +121,7 @@ def curve(profile: Profile) -> type[Formula]:
         @override
         @staticmethod
         def parts(*inputs: Any) -> tuple[Tensor, ...]:
-            return (profile.value(_radii(*inputs)),)
+            return (profile.value(bounded_radii(*inputs)),)
 
         @override
         @staticmethod
@@ -145,7 +145,7 @@ def radial(profile: Profile) -> type[Formula]:
             q = (v * v).sum(-1, keepdim=True)
             q = q.clamp(max=torch.finfo(q.dtype).max)
             # second derivatives need the series of the derivative of the factor
-            value = factor(q, c) if torch.is_grad_enabled() else profile.value(_radii(q, c))
+            value = factor(q, c) if torch.is_grad_enabled() else profile.value(bounded_radii(q, c))
             return value * v, value, q
 
         @override
@@ -160,7 +160,7 @@ def radial(profile: Profile) -> type[Formula]:
     return Radial
 
 
-def _radii(q: Tensor, c: Tensor | float) -> Tensor:
+def bounded_radii(q: Tensor, c: Tensor | float) -> Tensor:
     """``sqrt(c q)`` within the floats that have a finite square, and never 0."""
     info = torch.finfo(q.dtype)
     return (c * q).clamp(info.tiny, info.max).sqrt()
@@ -176,7 +176,7 @@ class GapLength(Formula):
         t, r = c * q, q.sqrt()
         cosh = (t + 1).sqrt()
         if isinstance(c, Tensor) or c == 0:
-            value = ASINH.value(_radii(q, c))
+            value = ASINH.value(bounded_radii(q, c))
             return 2 * r * value, cosh, value
         return torch.addcdiv(c**0.5 * r, t, cosh + 1).log1p() * (2 / c**0.5), cosh
 

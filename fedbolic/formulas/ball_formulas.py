@@ -40,12 +40,15 @@ class BallRead(Formula):
         return by_x, by_gap * dot(x, x) * -1 if isinstance(c, Tensor) else None
 
 
+def are_inside(t: Tensor, dtype: torch.dtype) -> bool:
+    """True if points with ``c |x|^2 = t / SMALL`` lie in the ball, so that none is clamped."""
+    return t.max().item() <= (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
+
+
 def quick_ball_read(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
     """The parts of :class:`BallRead`; points in the ball are not copied, and have no factors."""
-    if not isinstance(c, Tensor):
-        t = dot(x, x) * (c * SMALL)
-        if t.max().item() <= (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL:
-            return x, torch.rsub(t, 1, alpha=1 / SMALL), None
+    if not isinstance(c, Tensor) and are_inside(t := dot(x, x) * (c * SMALL), dtype):
+        return x, torch.rsub(t, 1, alpha=1 / SMALL), None
     return BallRead.parts(x, c, dtype)
 
 

@@ -7,18 +7,27 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.formulas.analytic import (
+    ATANH,
     GapLength,
     LengthOverSinh,
     RadialAtanh,
     RadialTanh,
+    bounded_radii,
     gap_length,
     length_over_sinh,
     radial_atanh,
     radial_tanh,
 )
-from fedbolic.formulas.ball_formulas import BallGap, BallRead, ball_gap, ball_read, quick_ball_read
+from fedbolic.formulas.ball_formulas import (
+    BallGap,
+    BallRead,
+    are_inside,
+    ball_gap,
+    ball_read,
+    quick_ball_read,
+)
 from fedbolic.formulas.fused import Formula
-from fedbolic.formulas.numerics import dot, square
+from fedbolic.formulas.numerics import SMALL, dot, square
 from fedbolic.formulas.registrar import points, with_kernel
 
 
@@ -201,7 +210,11 @@ class BallLogmap0(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         y, c = inputs
-        y, _, factor = quick_ball_read(y, c, y.dtype)
+        q = dot(y, y)
+        if are_inside(q * (c * SMALL), y.dtype):
+            value = ATANH.value(bounded_radii(q, c))
+            return value * y, y, None, value, q
+        y, _, factor = BallRead.parts(y, c, y.dtype)
         v, value, q = RadialAtanh.parts(y, c)
         return v, y, factor, value, q
 

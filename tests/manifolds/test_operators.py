@@ -17,7 +17,7 @@ BUDGETS = {
     "ball expmap": 86,
     "ball expmap0": 30,
     "ball logmap": 84,
-    "ball logmap0": 30,
+    "ball logmap0": 26,
     "ball transp": 121,
     "ball mobius_add": 57,
     "ball centroid": 164,
