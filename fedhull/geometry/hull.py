@@ -55,7 +55,17 @@ def klein(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Float[np.nda
         >>> klein(np.array([[0.5, 0.0]]))
         array([[0.8, 0. ]])
     """
-    return 2 * points / (1 + c * np.square(points).sum(axis=1, keepdims=True))
+    return 2 * points / (1 + c * _squares(points)[:, None])
+
+
+def _squares(points: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
+    """Squared length of each point, column by column where rows are too short for numpy's sums."""
+    if not 0 < points.shape[1] < 8:
+        return np.square(points).sum(axis=1)
+    total = np.square(points[:, 0])
+    for column in points.T[1:]:
+        total += np.square(column)
+    return total
 
 
 def hull(
@@ -144,9 +154,9 @@ def require_ball(points: np.ndarray, *, c: float, dim: int | None = None) -> Non
     check.not_negative(c=c)
     if points.ndim != 2 or (dim is not None and points.shape[1] != dim):
         raise ValueError(f"points need shape (n, {dim or 'dim'}), got {points.shape}")
-    outside = ~(c * np.square(points).sum(axis=1) < 1)  # negated, so that NaN counts as outside
-    if outside.any() or not np.isfinite(points).all():
-        first = int(np.flatnonzero(outside | ~np.isfinite(points).all(axis=1))[0])
+    outside = ~(c * _squares(points) < 1)  # negated, so that NaN counts as outside
+    if outside.any():
+        first = int(np.flatnonzero(outside)[0])
         raise ValueError(
             f"points must lie in the open ball c |x|^2 < 1 with c={c}, got "
             f"{points[first].tolist()} at {first}: map vectors into the ball with "
@@ -166,7 +176,10 @@ def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray,
     around = Surround.of(polygon)
     if around.thickness < THIN * scale:
         return everything
-    return np.flatnonzero(around.depths(flat) < _NEAR * scale)
+    # most points lie in a disc around the centre, farther than that from all sides
+    reach = around.thickness - 2 * _NEAR * scale
+    outer = np.flatnonzero(_squares(flat - around.centre) > reach**2)
+    return outer[around.depths(flat[outer]) < _NEAR * scale]
 
 
 @dataclass(frozen=True, eq=False)
