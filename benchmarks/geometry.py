@@ -269,17 +269,18 @@ def times(size: str, operation: str) -> Figures:
 
 
 def text(results: Results) -> str:
-    """The table of the ratios, a row for each operation."""
+    """The table of the ratios, a row for each operation, and how many are within the aim."""
     columns = [(size, name) for size in SIZES for name in ("value", "gradients")]
-    lines = [head("operation", *(f"{size}, {name}" for size, name in columns))]
+    lines, met = [head("operation", *(f"{size}, {name}" for size, name in columns))], []
     for operation in dict.fromkeys(operation for _, operation in results.known):
         cells = []
         for size, name in columns:
             found = results.known.get((size, operation), {})
             figure = found.get(f"{name} ratio", found.get("step ratio", math.nan))
             cells.append("" if math.isnan(figure) else f"{figure:.2f}")
+            met += [] if math.isnan(figure) else [round(figure, 2) <= BOUNDS[size]]
         lines.append(line(operation, *cells))
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"{sum(met)} of {len(met)} are within the aim."])
 
 
 def matrices() -> dict[str, Row]:
