@@ -2,16 +2,16 @@
 
 import dataclasses
 import functools
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import quick
 from fedbolic.core.rng import Rng
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining
-from fedbolic.run import experiment
-from fedbolic.run.configuration import build
 from fedbolic.testing import MethodRun
 from tests.federated.simple_method import NormNet
 
@@ -30,6 +30,12 @@ every_method = pytest.mark.parametrize("name", QUICK + NORMED)
 
 @functools.cache
 def settings(name):
+    """Arguments of a run; on a machine without jsonargparse the method and the data alone."""
+    if find_spec("jsonargparse") is None:
+        return dict(zip(("method", "data"), quick.settings(name), strict=True))
+    from fedbolic.run import experiment
+    from fedbolic.run.configuration import build
+
     return build(experiment.run, ["--config", str(ROOT / name / "quick.yaml")])
 
 

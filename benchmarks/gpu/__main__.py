@@ -3,8 +3,8 @@
     python -m benchmarks.gpu [--out FILE.json] [--parts NAME ...] [--minutes N]
 
 Without a CUDA device it prints one line that says so. ``--device cpu --small`` runs every part on a
-CPU in seconds; its times mean nothing. The part *equality* reads configurations, which needs
-the full installation.
+CPU in seconds; its times mean nothing. The parts *captures* and *equality* need PyYAML, and leave
+out methods whose packages are not installed.
 
 Takes 8 minutes on a device.
 """

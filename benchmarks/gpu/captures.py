@@ -2,10 +2,10 @@
 
 import torch
 
-from benchmarks.gpu.equality import short_run
+from benchmarks.gpu.equality import short_runs
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.workloads import RNG, Size
-from benchmarks.quick import NAMES, visiting
+from benchmarks.quick import visiting
 from benchmarks.timing import wall_seconds
 from fedbolic.federated import Graphed, Trainer
 from fedbolic.federated.contract.engine import Exchange, Failure
@@ -18,8 +18,7 @@ VISITS = 3
 
 def captures(report: Report, device: torch.device, size: Size) -> None:
     """Run an exchange of every gradient method, with clients together and one by one."""
-    for name in size.methods or NAMES:
-        run = short_run(name)
+    for name, run in short_runs(size).items():
         if isinstance(run.method, GradientMethod):
             for together in (None, 1):
 

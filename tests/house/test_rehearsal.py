@@ -156,7 +156,7 @@ def test_the_tests_of_captures_and_of_repeated_runs_pass(name):
 def test_the_tests_of_replays_pass():
     with rehearsal():
         test_graphed_gpu.test_a_replay_is_one_graph_from_the_second_call_on()
-        test_graphed_gpu.test_a_function_that_waits_cannot_be_captured()
+        test_graphed_gpu.refuse_a_wait()
 
 
 def unequal(num_clients, most):

@@ -1,11 +1,15 @@
 """Captured steps on a CUDA device: every capture succeeds, and replays are the steps themselves."""
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedbolic.core import tree
+from fedbolic.core.imports import MissingExtraError
 from fedbolic.federated import GradientMethod, Graphed, LocalTraining, Sequential
 from fedbolic.federated.batched.replay import GraphPool, Replay
 from fedbolic.federated.contract.engine import Exchange
@@ -26,7 +30,10 @@ def results(engine, exchange, method):
 @pytest.mark.parametrize("together", [None, 1])
 @pytest.mark.parametrize("name", QUICK)
 def test_every_step_is_captured_and_equals_the_reference(name, together):
-    exchange = exchanges(name)[0]
+    try:
+        exchange = exchanges(name)[0]
+    except MissingExtraError as error:
+        pytest.skip(str(error))
     if not isinstance(exchange.phase, GradientMethod):
         pytest.skip("takes no gradient steps")
     local = LocalTraining(3, exchange.phase.local.batch_size, exchange.phase.local.repeats)
@@ -61,6 +68,12 @@ def test_a_replay_is_one_graph_from_the_second_call_on():
 
 
 def test_a_function_that_waits_cannot_be_captured():
+    # torch 2.11 leaves a process whose capture fails in an unusable state
+    code = f"from {__name__} import refuse_a_wait; refuse_a_wait()"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
+
+
+def refuse_a_wait():
     x = torch.zeros(3, device=CUDA)
     replay = Replay(lambda: x.sum().item(), x, GraphPool(CUDA))
     replay()
