@@ -57,7 +57,7 @@ class Devices(Engine):
 
     Example:
         >>> Devices(devices=("cuda:0", "cuda:1")).inner
-        Graphed(memory=None, together=None)
+        Graphed(memory=None, together=None, compiled=False)
     """
 
     inner: Engine = Graphed()
