@@ -1,7 +1,7 @@
 """Whole operations as one function of autograd, for tensors on the CPU.
 
-A function costs autograd twenty microseconds, which is as much as fifteen operators on a small
-tensor, and an operation is made of five or more.
+A function costs autograd as much as several operators on a small tensor, and an operation is made
+of five functions or more.
 """
 
 import functools

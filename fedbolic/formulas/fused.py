@@ -127,8 +127,8 @@ def is_traced(*tensors: Any) -> bool:
 def spare(x: Tensor, *others: Tensor) -> Tensor | None:
     """An intermediate result as the place of another, ``None`` where a graph may need it.
 
-    Large results in new memory cost up to twenty times those in old memory, since the allocator
-    returns memory to the system and each page of it is fetched again.
+    Large results in new memory cost many times those in old memory, since the allocator returns
+    memory to the system and each page of it is fetched again.
 
     Args:
         x: The intermediate result.
