@@ -32,7 +32,7 @@ from fedbolic.data import (
 )
 from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
-from fedbolic.federated import Batched, LocalTraining, Trainer
+from fedbolic.federated import Batched, LocalTraining, Sequential, Trainer
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.node_table import TABLE
 from fedbolic.hierarchies.scores import pairs_of
@@ -300,7 +300,8 @@ class Controls:
             local=LocalTraining(batch_size=256 if pooled else 64),
         )
         data, held = self.data(cell, seed)
-        *_, (state, _) = Trainer(Batched()).run(method, data, Rng(seed))
+        engine = Sequential() if pooled else Batched()  # equal, the faster for its clients
+        *_, (state, _) = Trainer(engine).run(method, data, Rng(seed))
         embedded = method.table.embed(state.server_state["parameters"][TABLE])
         if not bool(embedded.isfinite().all()):
             names = ("MAP", "rank", "direct", "distance", "common", "inferred")
