@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from benchmarks.hierarchy_exact import EXACT
 from benchmarks.hierarchy_fitted import FITTED, fit
-from benchmarks.hierarchy_trees import TREES
+from benchmarks.hierarchy_trees import TREES, Given, HeldOut
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
@@ -25,13 +25,11 @@ from fedbolic.data import (
     Client,
     FederatedData,
     Hierarchy,
-    HierarchyPartition,
     PartitionedHierarchy,
     Subtrees,
     SubtreesAndAuthority,
 )
 from fedbolic.data.hierarchies.direct_pairs import direct_pairs
-from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 from fedbolic.federated import Batched, LocalTraining, Sequential, Trainer
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.node_table import TABLE
@@ -135,29 +133,6 @@ class Unscored(HierarchyEmbedding):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         return {}
-
-
-@dataclass(frozen=True)
-class Given(HierarchySet):
-    """A hierarchy that was read before."""
-
-    hierarchy: Hierarchy
-
-    @override
-    def read(self, root: Path | None, *, download: bool) -> Hierarchy:
-        return self.hierarchy
-
-
-@dataclass(frozen=True)
-class HeldOut(HierarchyPartition):
-    """One client with nine tenths of the pairs, drawn at random; nobody has the others."""
-
-    num_clients: int = 1
-
-    @override
-    def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
-        order = torch.randperm(hierarchy.num_pairs, generator=rng.generator())
-        return [order[: hierarchy.num_pairs * 9 // 10].sort().values]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.hierarchy_controls import Given
+from benchmarks.hierarchy_trees import Given
 from benchmarks.results import Figures, Key, Results
 from benchmarks.script import FOLDER
 from benchmarks.table import head, interval, line

@@ -5,11 +5,16 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from typing_extensions import override
 
-from fedbolic.data import GoogleProducts, Hierarchy, Mammals
+from fedbolic.core.rng import Rng
+from fedbolic.data import GoogleProducts, Hierarchy, HierarchyPartition, Mammals
+from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 
 LIBRARY = (
     *(
@@ -147,3 +152,26 @@ TREES: dict[str, Callable[[Path | None], Hierarchy]] = {
     "Python": python,
 }
 """Readers of the trees."""
+
+
+@dataclass(frozen=True)
+class Given(HierarchySet):
+    """A hierarchy that was read before."""
+
+    hierarchy: Hierarchy
+
+    @override
+    def read(self, root: Path | None, *, download: bool) -> Hierarchy:
+        return self.hierarchy
+
+
+@dataclass(frozen=True)
+class HeldOut(HierarchyPartition):
+    """One client with nine tenths of the pairs, drawn at random; nobody has the others."""
+
+    num_clients: int = 1
+
+    @override
+    def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
+        order = torch.randperm(hierarchy.num_pairs, generator=rng.generator())
+        return [order[: hierarchy.num_pairs * 9 // 10].sort().values]
