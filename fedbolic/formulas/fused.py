@@ -62,6 +62,23 @@ def fused(
             results may be its arguments.
     """
     values = values or formula.parts
+    traced, eager = _functions(formula)
+
+    def function(*inputs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            # half the time of a call on small tensors is that of ``apply``
+            made = _values(formula, values, inputs) if _is_plain(inputs) else eager.apply(*inputs)
+        elif torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs):
+            made = traced.apply(*inputs)
+        else:  # a compiler would pass a context to the variadic ``forward``
+            made = formula.parts(*inputs)
+        return made[0] if formula.outputs == 1 else made[: formula.outputs]
+
+    return function
+
+
+def _functions(formula: type[Formula]) -> tuple[Any, Any]:
+    """The functions of autograd of a formula: for a compiler, and for everything else."""
 
     class Traced(torch.autograd.Function):
         """Form for ``torch.compile``, which does not support functions with a forward derivative.
@@ -94,17 +111,7 @@ def fused(
         def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, ...]:
             return _directional(formula, *_known(ctx), grad_inputs)
 
-    def function(*inputs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            # half the time of a call on small tensors is that of ``apply``
-            made = _values(formula, values, inputs) if _is_plain(inputs) else Eager.apply(*inputs)
-        elif torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs):
-            made = Traced.apply(*inputs)
-        else:  # a compiler would pass a context to the variadic ``forward``
-            made = formula.parts(*inputs)
-        return made[0] if formula.outputs == 1 else made[: formula.outputs]
-
-    return function
+    return Traced, Eager
 
 
 def is_exact(c: Tensor | float) -> bool:

@@ -1,5 +1,8 @@
 """Geodesic midpoints and Fréchet means."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -73,8 +76,8 @@ def frechet_mean(
         space: Space of the points.
         points: One or more points.
         weights: Numbers of 0 or more, not all 0, of any total; all equal by default.
-        steps: Most Newton steps; 8 reach float64 precision for points within 10 radii. Eager on a
-            CPU, those before the last two end where the mean no longer moves.
+        steps: Most Newton steps; 8 reach float64 precision for points within 10 radii. On a CPU,
+            those before the last two end where the mean no longer moves.
 
     Returns:
         A point of ``space``, differentiable in all arguments including the curvature. First and
@@ -93,15 +96,21 @@ def frechet_mean(
     if isinstance(space, Product):
         parts = space.each(lambda f, x: frechet_mean(f, x, weights, steps=steps), points)
         return space.join(parts)
-    w, around = normalized_weights(points, weights), pairwise.per_set(space)
+    around, w = pairwise.per_set(space), normalized_weights(points, weights)
+    step = partial(_newton, space, around, points, w)
     with torch.set_grad_enabled(torch.is_grad_enabled() and steps <= _DIFFERENTIATED):
-        mean = space.centroid(points, weights)
-        for _ in range(steps - _DIFFERENTIATED):
-            start, mean = mean, _newton(space, around, points, w, mean)
-            if _is_settled(space, start, mean):
-                break
+        mean = _settled(space, step, space.centroid(points, weights), steps - _DIFFERENTIATED)
     for _ in range(min(steps, _DIFFERENTIATED)):
-        mean = _newton(space, around, points, w, mean)
+        mean = step(mean)
+    return mean
+
+
+def _settled(space: Manifold, step: Callable[[Tensor], Tensor], mean: Tensor, steps: int) -> Tensor:
+    """The mean after some steps, or after the first one that is known to be short enough."""
+    for _ in range(steps):
+        start, mean = mean, step(mean)
+        if _is_settled(space, start, mean):
+            break
     return mean
 
 
