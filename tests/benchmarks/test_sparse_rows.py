@@ -12,7 +12,7 @@ def test_a_step_of_the_library_is_that_by_hand():
     made = sparse_rows.rows(30)
     hand, ours = made[sparse_rows.BY_HAND], made[sparse_rows.JUDGED]
     with torch.no_grad():
-        ours.table.weight.uniform_(-0.5, 0.5)
+        ours.table.weight.uniform_(-0.3, 0.3)  # inside the ball
     before = ours.table.weight.detach().clone()
     hand.points = before.clone()
     nodes = torch.tensor([[3, 7, 9, 1], [8, 7, 3, 2]])
@@ -20,7 +20,7 @@ def test_a_step_of_the_library_is_that_by_hand():
     hand.step(nodes, mask)
     ours.step(nodes, mask)
     moved = hand.points - before
-    assert moved.norm() > 0.02
+    assert moved.norm() > 1e-3
     assert (ours.table.weight.detach() - hand.points).norm() < 0.05 * moved.norm()
 
 
