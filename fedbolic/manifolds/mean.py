@@ -128,7 +128,8 @@ def _newton(space: Manifold, around: Manifold, points: Tensor, w: Tensor, mean: 
     origin = torch.zeros_like(base)
     eye = torch.eye(points.shape[-1], dtype=points.dtype, device=points.device)
     toward = around.logmap(base, points)
-    if isinstance(space, Lorentz):  # of a conformal model, the transport only multiplies
+    # in a conformal model the transport only multiplies; far out on a sphere, by what tames lengths
+    if isinstance(space, Lorentz | Stereographic):
         toward = around.transp(base, origin, toward)
     toward = unit(toward)
     # far from the origin, dist is more accurate than the length of logmap
