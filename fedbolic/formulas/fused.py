@@ -62,23 +62,6 @@ def fused(
             results may be its arguments.
     """
     values = values or formula.parts
-    traced, eager = _functions(formula)
-
-    def function(*inputs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            # half the time of a call on small tensors is that of ``apply``
-            made = _values(formula, values, inputs) if _is_plain(inputs) else eager.apply(*inputs)
-        elif torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs):
-            made = traced.apply(*inputs)
-        else:  # a compiler would pass a context to the variadic ``forward``
-            made = formula.parts(*inputs)
-        return made[0] if formula.outputs == 1 else made[: formula.outputs]
-
-    return function
-
-
-def _functions(formula: type[Formula]) -> tuple[Any, Any]:
-    """The functions of autograd of a formula: for a compiler, and for everything else."""
 
     class Traced(torch.autograd.Function):
         """Form for ``torch.compile``, which does not support functions with a forward derivative.
@@ -94,11 +77,7 @@ def _functions(formula: type[Formula]) -> tuple[Any, Any]:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-            ctx.constants = [None if isinstance(x, Tensor) else x for x in inputs]
-            kept = (*(x for x in inputs if isinstance(x, Tensor)), *output)
-            ctx.save_for_backward(*kept)
-            ctx.save_for_forward(*kept)
-            ctx.set_materialize_grads(False)
+            _keep(ctx, inputs, output)
 
         @staticmethod
         def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -111,7 +90,26 @@ def _functions(formula: type[Formula]) -> tuple[Any, Any]:
         def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, ...]:
             return _directional(formula, *_known(ctx), grad_inputs)
 
-    return Traced, Eager
+    def function(*inputs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            # half the time of a call on small tensors is that of ``apply``
+            made = _values(formula, values, inputs) if _is_plain(inputs) else Eager.apply(*inputs)
+        elif torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs):
+            made = Traced.apply(*inputs)
+        else:  # a compiler would pass a context to the variadic ``forward``
+            made = formula.parts(*inputs)
+        return made[0] if formula.outputs == 1 else made[: formula.outputs]
+
+    return function
+
+
+def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    """Save what derivatives read, for :func:`_known`."""
+    ctx.constants = [None if isinstance(x, Tensor) else x for x in inputs]
+    kept = (*(x for x in inputs if isinstance(x, Tensor)), *output)
+    ctx.save_for_backward(*kept)
+    ctx.save_for_forward(*kept)
+    ctx.set_materialize_grads(False)
 
 
 def is_exact(c: Tensor | float) -> bool:

@@ -92,7 +92,8 @@ def pca(points: Tensor) -> Tensor:
 
 
 def _fill_disc(axes: "Axes", disc: DiscFigure) -> None:
-    from matplotlib.patches import Circle
+    with extra("plots", "a plot"):
+        from matplotlib.patches import Circle
 
     axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
     rim = axes.add_patch(Circle((0, 0), 1, fill=False, linewidth=1))
@@ -148,6 +149,7 @@ def _scatter(axes: "Axes", points: Tensor, labels: Tensor) -> None:
 
 
 def _colour(k: int) -> tuple[float, float, float, float]:
-    import matplotlib
+    with extra("plots", "a plot"):
+        import matplotlib
 
     return matplotlib.colormaps[COLOURS](k % 10)
