@@ -153,7 +153,7 @@ def exchange_of(name, *, engine, epochs, monkeypatch, num_clients=None):
             if num_clients:
                 method.aggregator.aggregate(iter(usable))
             assert not getattr(engine, "_refused", {})
-            assert not getattr(engine, "_uncaptured", {})
+            assert not getattr(engine, "_uncaptured", {}), engine._uncaptured
     return device.work.total()
 
 

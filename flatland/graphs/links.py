@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 from typing_extensions import override
 
 from fedbolic.core import check
@@ -148,7 +148,8 @@ def link_losses(
         batch: Edges, ``node``, and one random number of each, ``negative``, below :data:`DRAWS`.
         graph: Graph with the training edges.
     """
-    drawn = batch["negative"][: len(batch["node"])]  # a short batch uses the first draws
+    # a short batch uses the first draws, and rows that fill a batch up need none
+    drawn = pad(batch["negative"], (0, len(batch["node"]) - len(batch["negative"])))
     negatives = non_edges(graph, drawn % num_non_edges(graph)).T
     edges, others = (pair_logits(network, outputs, p)[:, 1] for p in (batch["node"], negatives))
     return (softplus(-edges) + softplus(others)) / 2

@@ -14,6 +14,7 @@ from fedbolic.federated import (
     Evaluation,
     FineTune,
     Graphed,
+    LocalTraining,
     RidgeHead,
     Sequential,
     Trainer,
@@ -138,6 +139,18 @@ def test_a_run_on_another_device_is_the_same(name, engine, monkeypatch):
     with shadow.device(monkeypatch):
         near = 1e-6 if name in ROUNDED else 0.0
         assert_no_device_matters(method, few(data), shadow.DEVICE, near, ENGINES[engine])
+
+
+def test_captured_steps_of_links_are_those_of_a_loop_where_clients_differ_in_size(monkeypatch):
+    method, data = subject("flatland/links")
+    assert len({len(client.train) for client in data.clients}) > 1
+    method = dataclasses.replace(method, rounds=1, local=LocalTraining(2, batch_size=None))
+    engine = Graphed()
+    with shadow.device(monkeypatch):
+        rows, _ = measured(method, data, shadow.DEVICE, engine)
+        alone, _ = measured(method, data, shadow.DEVICE)
+    assert not engine._uncaptured
+    assert [row.value for row in rows] == pytest.approx([r.value for r in alone], abs=1e-5)
 
 
 HULLS = [
