@@ -27,6 +27,13 @@ def results(engine, exchange, method):
     return list(engine.run(Exchange(method, messages, clients, states, exchange.rng)))
 
 
+def with_epochs(method, epochs):
+    if "local" not in {field.name for field in dataclasses.fields(method)}:  # around another
+        return dataclasses.replace(method, method=with_epochs(method.method, epochs))
+    local = LocalTraining(epochs, method.local.batch_size, method.local.repeats)
+    return dataclasses.replace(method, local=local)
+
+
 @pytest.mark.parametrize("together", [None, 1])
 @pytest.mark.parametrize("name", QUICK)
 def test_every_step_is_captured_and_equals_the_reference(name, together):
@@ -36,8 +43,7 @@ def test_every_step_is_captured_and_equals_the_reference(name, together):
         pytest.skip(str(error))
     if not isinstance(exchange.phase, GradientMethod):
         pytest.skip("takes no gradient steps")
-    local = LocalTraining(3, exchange.phase.local.batch_size, exchange.phase.local.repeats)
-    method = dataclasses.replace(exchange.phase, local=local)
+    method = with_epochs(exchange.phase, 3)
     engine = Graphed(together=together)
     found, again = (results(engine, exchange, method) for _ in range(2))
     assert not engine._refused
