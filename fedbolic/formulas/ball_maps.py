@@ -118,8 +118,7 @@ class BallSum(Formula):
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
         (x, gap_x, factor_x), (y, gap_y, factor_y) = (
-            quick_ball_read(x, c, x.dtype),
-            quick_ball_read(y, c, y.dtype),
+            quick_ball_read(p, c, p.dtype) for p in (x, y)
         )
         total, *parts = _sum(x, gap_x, y, gap_y, c)
         return total, factor_x, factor_y, x, gap_x, y, gap_y, *parts
@@ -140,8 +139,7 @@ class BallDist(Formula):
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
         (x, gap_x, factor_x), (y, gap_y, factor_y) = (
-            quick_ball_read(x, c, x.dtype),
-            quick_ball_read(y, c, y.dtype),
+            quick_ball_read(p, c, p.dtype) for p in (x, y)
         )
         gap = BallGap.parts(x, gap_x, y, gap_y)
         length, *cosh = GapLength.parts(gap[0], c)
@@ -234,8 +232,7 @@ class BallLogmap(Formula):
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
         (x, gap_x, factor_x), (y, gap_y, factor_y) = (
-            quick_ball_read(x, c, x.dtype),
-            quick_ball_read(y, c, y.dtype),
+            quick_ball_read(p, c, p.dtype) for p in (x, y)
         )
         # BallGap takes the difference the other way round, which changes no bit of it
         gap = BallGap.parts(y, gap_y, x, gap_x)

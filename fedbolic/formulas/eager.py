@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from fedbolic.formulas.fused import Formula
+from fedbolic.formulas.fused import Formula, is_traced
 
 FULL = (torch.float32, torch.float64)
 
@@ -61,8 +61,7 @@ def _is_eager(c: Tensor | float, tensors: tuple[Tensor, ...]) -> bool:
         and all(x.shape[-1:] == first.shape[-1:] for x in tensors)
         and not isinstance(c, Tensor)
         and first.numel() > 0
-        and not torch.compiler.is_compiling()
-        and torch._C._get_tracing_state() is None
+        and not is_traced(*tensors)
         and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
     )

@@ -15,6 +15,9 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
+_VALUELESS = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
+"""Modes of the dispatcher in which results have no values."""
+
 
 class Formula(ABC):
     """A function of tensors and constants, and its derivative in closed form.
@@ -122,10 +125,25 @@ def is_exact(c: Tensor | float) -> bool:
 
 
 def is_traced(*tensors: Any) -> bool:
-    """True if values cannot be looked at: in a compiler, and under a transform such as ``vmap``."""
-    return torch.compiler.is_compiling() or any(
-        isinstance(x, Tensor) and (is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x))
-        for x in tensors
+    """True if values cannot be looked at.
+
+    So it is in a compiler, under a transform such as ``vmap``, while ``make_fx`` or ``jit.trace``
+    records, and where tensors are fake.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or any(torch._C._get_dispatch_mode(mode) is not None for mode in _VALUELESS)
+        or any(isinstance(x, Tensor) and _is_wrapped(x) for x in tensors)
+    )
+
+
+def _is_wrapped(x: Tensor) -> bool:
+    """True if a tensor has its own dispatcher, as fake ones have, or is one of a transform's."""
+    return (
+        torch._C._dispatch_keys(x).has(torch._C.DispatchKey.Python)
+        or is_functorch_wrapped_tensor(x)
+        or is_legacy_batchedtensor(x)
     )
 
 
@@ -163,7 +181,8 @@ def _values(
     formula: type[Formula], values: Callable[..., tuple[Any, ...]], inputs: tuple
 ) -> tuple[Any, ...]:
     """Parts without a graph: as in ``forward``, where some formulas choose another form."""
-    quick = inputs[0].device.type == "cpu" and inputs[0].numel() > 0
+    first = inputs[0]
+    quick = first.device.type == "cpu" and first.numel() > 0 and not is_traced(*inputs)
     with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
         return (values if quick else formula.parts)(*inputs)
 

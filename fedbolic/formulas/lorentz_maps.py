@@ -128,8 +128,7 @@ class HyperboloidDist(Formula):
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
         (s, a, factor_x), (t, b, factor_y) = (
-            quick_hyperboloid_read(x[..., 1:], c, x.dtype),
-            quick_hyperboloid_read(y[..., 1:], c, y.dtype),
+            quick_hyperboloid_read(p[..., 1:], c, p.dtype) for p in (x, y)
         )
         gap = FarGap.parts(s, a, t, b, c)
         length, cosh = GapLength.parts(gap[0], c)
@@ -216,8 +215,7 @@ class HyperboloidLogmap(Formula):
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
         (s, a, factor_x), (t, b, factor_y) = (
-            quick_hyperboloid_read(x[..., 1:], c, x.dtype),
-            quick_hyperboloid_read(y[..., 1:], c, y.dtype),
+            quick_hyperboloid_read(p[..., 1:], c, p.dtype) for p in (x, y)
         )
         gap = Gap.parts(s, a, t, b, c)
         (ratio,) = LengthOverSinh.parts(gap[0], c)

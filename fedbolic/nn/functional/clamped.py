@@ -6,7 +6,8 @@ from contextvars import ContextVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
+
+from fedbolic.formulas.fused import is_traced
 
 COUNTS = "clamped."
 """Key under which a training step returns its counts among the buffers: clamped points, all points.
@@ -105,11 +106,5 @@ def look(
 
 def _is_eager(*given: Tensor | float) -> bool:
     """True for CPU tensors, and numbers, whose values can be read."""
-    tensors = [x for x in given if isinstance(x, Tensor)]
-    readable = all(
-        type(x) in (Tensor, nn.Parameter)
-        and x.device.type == "cpu"
-        and not is_functorch_wrapped_tensor(x)
-        for x in tensors
-    )
-    return readable and torch._C._get_tracing_state() is None
+    on_cpu = all(x.device.type == "cpu" for x in given if isinstance(x, Tensor))
+    return on_cpu and not is_traced(*given)
