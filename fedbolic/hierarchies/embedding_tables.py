@@ -19,6 +19,9 @@ from fedbolic.manifolds import HalfSpacePlaces, Lorentz, ManifoldPlaces, Places,
 Parts = tuple[tuple[str, ...], Places, Tensor | None]
 """Names, places and parents of an embedding."""
 
+_BATCH = 64
+"""Rows of a Parquet file that are decoded at once."""
+
 FORMULA = ("=", "+", "-", "@", *"\uff1d\uff0b\uff0d\uff20", "\t", "\r", "\n")
 """First characters of a cell that a spreadsheet may run as a formula, in full width, too."""
 
@@ -150,13 +153,17 @@ def read_parquet(file: Path) -> Parts:
     """
     with extra("parquet", f"{file}", "save it as .npz"):
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    open_file(file).close()  # refuses what is no regular file
+    batches, size = [], 0
     try:
-        with parquet.ParquetFile(file) as stored:
-            groups = range(stored.metadata.num_row_groups)
-            sizes = (stored.metadata.row_group(i).total_byte_size for i in groups)
-            refuse_larger(sum(sizes), file)
-            table = stored.read()
+        with open_file(file) as opened, parquet.ParquetFile(opened) as stored:
+            groups = map(stored.metadata.row_group, range(stored.metadata.num_row_groups))
+            refuse_larger(sum(group.total_byte_size for group in groups), file)
+            # values that repeat are stored once, and so take more memory than the file says
+            for batch in stored.iter_batches(batch_size=_BATCH):
+                batches.append(batch)
+                size += batch.nbytes
+                refuse_larger(size, file)
+            table = arrow.Table.from_batches(batches, stored.schema_arrow)
         head = (table.schema.metadata or {})[EMBEDDING_HEAD.encode()].decode()
         columns = {name: table[name] for name in table.column_names}
         names, lists = (columns.pop(name).to_pylist() for name in ("name", "parents"))

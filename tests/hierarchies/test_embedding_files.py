@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import importlib
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedbolic.core.reading import LIMIT
 from fedbolic.hierarchies import Embedding
 from fedbolic.manifolds import PolarPlaces
 from tests.hierarchies.embeddings import (
@@ -240,6 +242,20 @@ def test_a_table_that_says_too_little_is_refused(text, why, tmp_path):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(ValueError, match=rf"x\.csv holds no embedding.*{why}"):
         Embedding.load(tmp_path / "x.csv")
+
+
+def test_parquet_that_repeats_one_long_name_is_refused_while_it_is_decoded(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "x.parquet"
+    embedding().to_parquet(file)
+    table = parquet.read_table(file).slice(0, 1)
+    arrow = importlib.import_module("pyarrow")
+    row = table.set_column(0, "name", [["n" * 10_000]])
+    parquet.write_table(arrow.concat_tables([row] * 20_000), file)
+    assert file.stat().st_size < 1_000_000
+    monkeypatch.setenv(LIMIT, "20000000")
+    with pytest.raises(ValueError, match="once it is decoded"):
+        Embedding.load(file)
 
 
 def test_damaged_parquet_is_refused(tmp_path):
