@@ -13,25 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic.core.checksums import DamagedError
-from fedbolic.core.figure import DiscFigure
 from fedbolic.core.rows import Row
 from fedbolic.run.record import RunFolder, refuse_existing
 from fedbolic.run.run_files import HEADERS, ExchangeTime
-
-ROWS = [Row(1, None, "train/loss", 0.1), Row(1, 0, "test/accuracy", 1 / 3)]
-
-
-def create(path):
-    return RunFolder.create(path, config="seed: 0\n", environment={"threads": 1})
+from tests.run.folders import POINT, ROWS, checkpoint, create
 
 
 @pytest.fixture
 def folder(tmp_path):
     return create(tmp_path / "runs" / "a" / "seed0")
-
-
-def checkpoint(round=1, **more):
-    return {"round": round, "exchange": 0, "server_state": {"x": torch.arange(3.0)}, **more}
 
 
 def bits(x):
@@ -303,51 +293,10 @@ def test_a_checkpoint_of_foreign_objects_is_not_loaded(folder):
         folder.load()
 
 
-STATES = {0: {"own": torch.ones(2)}}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("config.yaml", "environment.json", "engine.json", "metrics.csv", "times.csv", "state.pt"),
-        *("clients-0.log", "figures/a.npz", "complete.json"),
-    ],
-)
-@pytest.mark.parametrize("edit", [lambda file: append_byte(file), Path.unlink])
-def test_a_run_is_complete_until_one_of_its_files_changes(name, edit, folder):
-    folder.save_engine("Sequential()", {})
-    folder.save(checkpoint(client_states=STATES), ROWS, 0.0)
-    folder.save_figures({"a": POINT})
-    assert not folder.is_complete()
-    folder.mark_complete()
-    (folder.path / "report.md").write_text("a report may be made at any time")
-    assert folder.is_complete()
-    edit(folder.path / name)
-    assert not folder.is_complete()
-
-
-def append_byte(file):
-    with file.open("ab") as stream:
-        stream.write(b"\n}")
-
-
-def test_a_further_exchange_and_a_new_log_make_a_run_incomplete(folder):
-    folder.save(checkpoint(), ROWS, 0.0)
-    folder.mark_complete()
-    (folder.path / "clients-1.log").touch()
-    assert not folder.is_complete()
-    folder.mark_complete()
-    folder.save(checkpoint(2), ROWS, 0.0)
-    assert not folder.is_complete()
-
-
 def test_a_removed_folder_is_gone(folder):
     folder.save(checkpoint(), ROWS, 0.0)
     folder.remove()
     assert not folder.path.exists()
-
-
-POINT = DiscFigure(torch.zeros(1, 2), torch.tensor([0]))
 
 
 def test_figures_are_listed_by_name_and_none_leave_no_folder(folder):
