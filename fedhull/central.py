@@ -13,10 +13,10 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.aggregators.aggregator import Gather
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedhull.boundary import Boundary, HyperbolicBoundary
 from fedhull.core import Core
 from fedhull.exchanges import points_of

@@ -15,10 +15,10 @@ from fedbolic.data.contract.client import HOLDOUT, Client, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.aggregators.modular import SumModulo, from_limbs, num_limbs, to_limbs
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.method import Phase
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core
 from fedhull.geometry.hull import BallPoints, PointLabels

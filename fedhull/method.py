@@ -18,10 +18,10 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData, LabelledSplit
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import Ordered, Reporting
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedhull.boundary import Boundary, HyperbolicBoundary
 from fedhull.core import Core
 from fedhull.exchanges import HullExchange, Hulls, Names, Sizes, message_to, points_of

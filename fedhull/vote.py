@@ -10,8 +10,8 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core, ShareCore, ValidatedCore
 from fedhull.exchanges import HullExchange, arrays

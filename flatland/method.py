@@ -17,12 +17,12 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.classifier_method import with_proximal_term
 from fedbolic.federated.contract.sharing import Sharing, select_kind
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import check_keys, warn_of_keys
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Curvature, Lorentz
 from flatland.graphs.blocks import graph_block
 from flatland.graphs.graph_method import GRAPH_EXAMPLES, GraphMethod

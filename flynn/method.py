@@ -16,12 +16,12 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.scores.score import score_labels
-from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from flynn import bloom
 from flynn.channels import Channels, channel_signs, check_channels, width
 from flynn.fly_hash import check_active, connections, fly_hash

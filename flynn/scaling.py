@@ -14,10 +14,15 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import (
+    MOST_WEIGHT,
+    AggregatedUpdate,
+    Update,
+    find_outside,
+)
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.method import Phase
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import MOST_WEIGHT, AggregatedUpdate, Update, find_outside
 
 MOMENT_BITS = 30
 """Fixed-point bits of a feature relative to its bound in the moments; squares fit 64 bits."""

@@ -21,11 +21,11 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.capabilities import FixedTargets, Reporting
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Poincare
 from fedbolic.nn.network.backbone import Backbone, ConvNet
 from fedbolic.nn.network.classifier import classifier

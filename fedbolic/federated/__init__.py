@@ -2,6 +2,7 @@
 
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator, Gather
 from fedbolic.federated.aggregators.centered_clipping import CenteredClipping
+from fedbolic.federated.aggregators.channel import Channel, Clip
 from fedbolic.federated.aggregators.geometric_median import GeometricMedian
 from fedbolic.federated.aggregators.krum import Krum
 from fedbolic.federated.aggregators.mean import Mean, Sum
@@ -10,6 +11,7 @@ from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.aggregators.trimmed_mean import TrimmedMean
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.attacks.alie import ALIE
 from fedbolic.federated.attacks.attack import Attack, GaussianNoise, SignFlip
 from fedbolic.federated.attacks.attacked import Attacked
@@ -40,8 +42,6 @@ from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.rounds.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.trainer import Trainer, TrainerState
-from fedbolic.federated.updates.channel import Channel, Clip
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 __all__ = [
     "ALIE",

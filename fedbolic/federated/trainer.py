@@ -16,6 +16,8 @@ from fedbolic.core.rows import Row
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.aggregators.channel import Channel
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.engine import Engine, Exchange, Remote, RunStoppedError
 from fedbolic.federated.contract.method import Method, refuse_other_data
@@ -29,8 +31,6 @@ from fedbolic.federated.rounds.evaluation import Evaluation, training_metrics
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.scores.metrics import measuring
-from fedbolic.federated.updates.channel import Channel
-from fedbolic.federated.updates.update import AggregatedUpdate
 
 OLDEST_TORCH = "2.11"
 """Oldest release of torch that trains; layers alone work with older ones."""

@@ -23,10 +23,10 @@ from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
 from fedbolic.federated.contract.gradient_method import BatchPlan, GradientMethod, LocalTraining
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
 from fedbolic.hierarchies.scored_places import places_of

@@ -11,9 +11,9 @@ from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
 from fedbolic.nn.loss.ranking import RowDistances
 

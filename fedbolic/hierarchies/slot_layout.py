@@ -20,11 +20,11 @@ from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.costs import PureCost
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.aggregators.aggregator import Gather
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
 from fedbolic.federated.contract.method import Method, Phase
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights, find_no_common
 from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
 from fedbolic.hierarchies.slots import BOTH, CLOSURE

@@ -14,9 +14,9 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Gather
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.sharing import own_model
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.model import Model
 
 RELATIONS = "relations"

@@ -14,6 +14,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.capabilities import FixedTargets
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
@@ -25,7 +26,6 @@ from fedbolic.federated.rounds.ridge_head import (
     features_at,
     layer_width,
 )
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.functional.random_features import RandomFeatures
 from fedbolic.nn.network.model import Model
 

@@ -10,9 +10,9 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate, find_outside
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.updates.update import AggregatedUpdate, find_outside
 from fedbolic.manifolds import Lorentz
 from fedbolic.nn.network.classifier import features_and_logits
 from fedbolic.nn.network.model import Model

@@ -10,8 +10,8 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate, find_outside
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.updates.update import AggregatedUpdate, find_outside
 from fedbolic.optim import SGD, Optimizer
 
 

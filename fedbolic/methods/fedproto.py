@@ -13,10 +13,10 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.sharing import own_model
 from fedbolic.federated.scores.score import chunks
-from fedbolic.federated.updates.update import AggregatedUpdate, Update, find_outside
 from fedbolic.nn.network.classifier import features_and_logits
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer

@@ -8,10 +8,10 @@ from torch.func import vmap
 
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import StackedUpdates
 from fedbolic.federated.batched.joint import joint, step_by_numbers
 from fedbolic.federated.batched.stacked_batches import stacked_batches
 from fedbolic.federated.batched.stacking import at_rows
-from fedbolic.federated.updates.update import StackedUpdates
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.fedproto import FedProto
 

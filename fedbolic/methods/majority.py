@@ -11,10 +11,15 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import (
+    MOST_WEIGHT,
+    AggregatedUpdate,
+    Update,
+    find_outside,
+)
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
-from fedbolic.federated.updates.update import MOST_WEIGHT, AggregatedUpdate, Update, find_outside
 
 
 @dataclass(frozen=True)

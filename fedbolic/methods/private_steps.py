@@ -17,12 +17,12 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.gaussian import check_delta
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import NestedMethod
 from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.nn.network.model import Model
 

@@ -10,9 +10,9 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.methods.fedavg import FedAvg
 
 

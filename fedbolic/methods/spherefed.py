@@ -11,11 +11,11 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.rounds.ridge_head import HeadExchange
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.classifier import CosineHead, classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer

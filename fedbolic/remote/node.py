@@ -13,6 +13,7 @@ from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charging
 from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.federated.aggregators.channel import Channel
 from fedbolic.federated.contract.capabilities import OneTimeSecrets
 from fedbolic.federated.contract.engine import torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
@@ -22,7 +23,6 @@ from fedbolic.federated.rounds.fine_tuning import FineTuningPhase
 from fedbolic.federated.rounds.ridge_head import HeadExchange, featured
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.scores.metrics import measuring
-from fedbolic.federated.updates.channel import Channel
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.score_noise import ScoreNoise

@@ -13,8 +13,8 @@ from fedbolic.core.log import logger
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, Examples, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.engine import Exchange, Failure, Remote, Result, RunStoppedError
-from fedbolic.federated.updates.update import Update
 from fedbolic.remote.node import make_request, merge_handshakes, purpose
 from fedbolic.remote.replies import (
     ExampleForm,

@@ -14,8 +14,8 @@ from fedbolic.core import tree
 from fedbolic.core.check import MOST_CLASSES, MOST_FEATURES
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.scores.metrics import EXTRA_METRICS, is_sum
-from fedbolic.federated.updates.update import Update
 
 MOST_EXAMPLES = 10**9
 """Maximum number of examples of a client, and maximum weight of an update."""

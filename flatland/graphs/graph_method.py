@@ -16,6 +16,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.federated.contract.classifier_method import with_proximal_term
 from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.contract.jagged import Jagged
@@ -29,7 +30,6 @@ from fedbolic.federated.contract.sharing import (
 )
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import all_on_host, score_values
-from fedbolic.federated.updates.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 from flatland.graphs.blocks import graph_block
@@ -206,7 +206,7 @@ class GraphMethod(GradientMethod):
 
         Returns:
             Both with a leading axis of clients, even for one, as in
-            :class:`~fedbolic.federated.updates.update.StackedUpdates`.
+            :class:`~fedbolic.federated.aggregators.update.StackedUpdates`.
         """
         del local, clients, context
         return {}, {}

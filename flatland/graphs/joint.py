@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, GraphSplit, LinkExamples, WholeGraphs
+from fedbolic.federated.aggregators.update import StackedUpdates, split_columns
 from fedbolic.federated.batched.buckets import pad_stack
 from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.scores.score import stacked_score_values
-from fedbolic.federated.updates.update import StackedUpdates, split_columns
 from fedbolic.nn.network.model import Model
 from flatland.graphs.graph_method import GraphMethod, forward, logits_at
 from flatland.graphs.links import LinkNetwork, stacked_link_losses

@@ -13,10 +13,10 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.gradient_method import BatchPlan
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.sharing import Sharing
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import graph_block
 from flatland.graphs.graph_method import GraphMethod

@@ -16,7 +16,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, GraphSplit
 from fedbolic.federated.aggregators.aggregator import Gather
-from fedbolic.federated.updates.update import AggregatedUpdate
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod, examples_of
 from flatland.graphs.weak_cache import WeakCache

@@ -16,8 +16,8 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
 from fedbolic.data.graphs.graph import simple_edges
 from fedbolic.federated.aggregators.aggregator import Gather
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.sharing import Sharing
-from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod

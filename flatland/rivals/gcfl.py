@@ -15,7 +15,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client
 from fedbolic.federated.aggregators.aggregator import Gather
-from fedbolic.federated.updates.update import AggregatedUpdate
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from flatland.graphs.graph_method import GraphMethod
 from flatland.rivals.affinities import ClientAffinity, UpdateCosines, minimum_cut
 

@@ -12,9 +12,9 @@ from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, Graph, GraphSplit
 from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Phase
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.optim import SGD, Adam
 from flatland.graphs.model import GCN
 from flatland.rivals.mending import ImpairedGraph, impair, nearest_loss, neighbours_of

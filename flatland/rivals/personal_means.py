@@ -6,8 +6,8 @@ from torch import Tensor
 
 from fedbolic.core import tree
 from fedbolic.core.types import Tree
+from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.sharing import Sharing
-from fedbolic.federated.updates.update import AggregatedUpdate
 
 
 def without_means(server_state: Tree, sharing: Sharing) -> Tree:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fedbolic.core import tree
 from fedbolic.federated import Engine, Sequential
-from fedbolic.federated.updates.update import StackedRow
+from fedbolic.federated.aggregators.update import StackedRow
 from tests.hashes import digest
 
 

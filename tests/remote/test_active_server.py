@@ -9,7 +9,7 @@ import torch
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.federated import RunStoppedError, Trainer
-from fedbolic.federated.updates.update import Update
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import make_request

@@ -1,1 +1,1 @@
-"""Aggregation of client updates into one aggregated update."""
+"""Updates, which leave clients, and their aggregation into one aggregated update."""

@@ -10,7 +10,7 @@ from typing_extensions import override
 from fedbolic.core import tree
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.summand import by_stack, stacked_payload
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 
 class Aggregator(ABC):

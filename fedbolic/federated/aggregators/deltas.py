@@ -12,7 +12,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.median import coordinate_median
 from fedbolic.federated.aggregators.summand import as_number, cast_like
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 BLOCK = 2**21
 """Entries of the largest float64 block, 16 MiB: a Gram matrix never needs all deltas at once."""

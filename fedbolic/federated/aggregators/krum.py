@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.deltas import combine_updates, squared_distances, usable_deltas
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

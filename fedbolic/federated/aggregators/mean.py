@@ -15,7 +15,7 @@ from fedbolic.federated.aggregators.summand import (
     summed_rows,
     weighted_sum_of,
 )
-from fedbolic.federated.updates.update import Update
+from fedbolic.federated.aggregators.update import Update
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing_extensions import override
 from fedbolic.core import tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.summand import as_number, cast_like
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

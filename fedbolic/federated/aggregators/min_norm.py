@@ -14,7 +14,7 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.deltas import combine_leaves, usable_deltas
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 QUIET = 1e-8
 """A delta below this fraction of the median nonzero length is ignored: it would freeze training."""

@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.updates.update import Update
+from fedbolic.federated.aggregators.update import Update
 
 LIMB = 32
 """Bits of a limb; a sum of 2^31 limbs fits an int64."""

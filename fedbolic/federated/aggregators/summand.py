@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbolic.core import tree
 from fedbolic.core.types import Tree
-from fedbolic.federated.updates.update import Update
+from fedbolic.federated.aggregators.update import Update
 
 LARGEST_BLOCK = 2**22
 """Entries of the largest float64 block that a weighted sum holds, 32 MiB."""

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fedbolic.core import tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.median import reduce_sorted
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing_extensions import override
 
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.attacks.attack import Attack
 from fedbolic.federated.contract.engine import Engine, Exchange, Remote, Result
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch.func import vmap
 
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import StackedUpdates, split_columns
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, visits_of
 from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
-from fedbolic.federated.updates.update import StackedUpdates, split_columns
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 
@@ -38,8 +38,8 @@ def joint(
     depend on that client alone.
 
     Four functions may have a form: ``loss`` and ``step``, which otherwise run under ``vmap``;
-    ``finish``, which gives :class:`~fedbolic.federated.updates.update.StackedUpdates` or, to finish
-    the clients one by one, ``None``; and ``evaluate``, which takes ``local`` and ``context`` of
+    ``finish``, which gives :class:`~fedbolic.federated.aggregators.update.StackedUpdates` or, to
+    finish clients one by one, ``None``; and ``evaluate``, which takes ``local`` and ``context`` of
     :meth:`~fedbolic.federated.contract.gradient_method.GradientMethod.scored`, as ``finish`` does,
     and gives the scores of each client by name, on an accelerator as tensors.
 

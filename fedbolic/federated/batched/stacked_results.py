@@ -9,6 +9,7 @@ from fedbolic.core import tree
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.aggregators.update import StackedPayload, StackedRow, StackedUpdates, Update
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.joint import joint_results
 from fedbolic.federated.batched.stacking import Ended, joined, own_storage, unstacked
@@ -18,7 +19,6 @@ from fedbolic.federated.contract.gradient_method import (
     without_seeds,
 )
 from fedbolic.federated.scores.score import with_numbers
-from fedbolic.federated.updates.update import StackedPayload, StackedRow, StackedUpdates, Update
 
 
 def results_of(

@@ -13,8 +13,8 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, FederatedData
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.method import Method
-from fedbolic.federated.updates.update import Update
 
 
 def torch_stream(client: Client, rng: Rng) -> AbstractContextManager[Callable[[], bool]]:

@@ -15,10 +15,10 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, Split
+from fedbolic.federated.aggregators.update import Update, host_or_scalar
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score
-from fedbolic.federated.updates.update import Update, host_or_scalar
 from fedbolic.nn.functional.clamped import COUNTS, Counter
 from fedbolic.nn.layers.dropout import SEED
 from fedbolic.nn.network.model import Model

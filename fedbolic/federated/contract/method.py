@@ -10,8 +10,13 @@ from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.aggregators.update import (
+    LONGEST_PART,
+    AggregatedUpdate,
+    Update,
+    find_long_part,
+)
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.updates.update import LONGEST_PART, AggregatedUpdate, Update, find_long_part
 
 
 class Method(ABC):
@@ -87,7 +92,7 @@ class Method(ABC):
         """Reason why no honest client could send a payload; ``None`` if one could.
 
         By default that the delta, or another part, is too long for the message: see
-        :func:`~fedbolic.federated.updates.update.find_long_part`. A method that sends sums
+        :func:`~fedbolic.federated.aggregators.update.find_long_part`. A method that sends sums
         over examples, or counts, overrides it by bounds of its own.
 
         Args:

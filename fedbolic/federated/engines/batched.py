@@ -13,6 +13,7 @@ from fedbolic.core.log import log_fallback, logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.joint import overrides
 from fedbolic.federated.batched.memory_budget import (
@@ -43,7 +44,6 @@ from fedbolic.federated.contract.engine import (
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

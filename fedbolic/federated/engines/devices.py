@@ -17,6 +17,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import sharing_cpu_stream
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.engine import (
     Engine,
     Exchange,
@@ -31,7 +32,6 @@ from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.workers import Workers
 from fedbolic.federated.processes.device_thread import Found, for_device_thread
 from fedbolic.federated.processes.worker import ById, by_id, deal
-from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.engine import (
     Engine,
     Exchange,
@@ -16,7 +17,6 @@ from fedbolic.federated.contract.engine import (
     RunStoppedError,
     torch_stream,
 )
-from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

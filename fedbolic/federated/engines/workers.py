@@ -14,6 +14,7 @@ from fedbolic.core import check
 from fedbolic.core.log import logger
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.engine import Engine, Exchange, Failure, Result, RunStoppedError
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
@@ -28,7 +29,6 @@ from fedbolic.federated.processes.worker import (
     pickled,
     worker_requests,
 )
-from fedbolic.federated.updates.update import Update
 
 AT_ONCE = 4096
 """Clients that are sent to the workers in one request for scores."""

@@ -16,6 +16,7 @@ from fedbolic.data.contract.client import FederatedData
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.accounting.tree_noise import add_leaf
 from fedbolic.federated.aggregators.summand import as_double, cast_like
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.engine import Exchange, RunStoppedError
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws, warn_of_keys
@@ -26,7 +27,6 @@ from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
 from fedbolic.federated.rounds.update_filter import UpdateFilter
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

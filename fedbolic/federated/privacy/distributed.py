@@ -20,6 +20,7 @@ from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.summand import as_double, cast_like
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import NoisySummands
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.traits import Traits
@@ -29,7 +30,6 @@ from fedbolic.federated.noise.lattice import NoisyLattice
 from fedbolic.federated.noise.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 WARNED_INFLATION = 1.1
 """Factor by which rounding may enlarge the noise without a warning."""

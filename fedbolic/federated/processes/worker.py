@@ -21,11 +21,11 @@ import torch
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.engine import Engine, Exchange, Failure
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.processes.shared_memory import Extent, Place, SharedMemory
 from fedbolic.federated.scores.metrics import Metric, measured, measuring
-from fedbolic.federated.updates.update import Update
 
 SPAWN = multiprocessing.get_context("spawn")
 """Processes are spawned: a fork would inherit torch's thread pools and locks of other threads."""

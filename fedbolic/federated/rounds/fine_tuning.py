@@ -9,11 +9,11 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Gather
+from fedbolic.federated.aggregators.update import AggregatedUpdate, StackedUpdates, Update
 from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.batched.stacked_scores import scores_of_stack
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps
 from fedbolic.federated.scores.score import score
-from fedbolic.federated.updates.update import AggregatedUpdate, StackedUpdates, Update
 
 
 @dataclass(frozen=True)

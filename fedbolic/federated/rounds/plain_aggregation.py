@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import FederatedData
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.rounds.update_filter import UpdateFilter
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 class PlainAggregation:

@@ -16,12 +16,17 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.update import (
+    MOST_WEIGHT,
+    AggregatedUpdate,
+    Update,
+    find_outside,
+)
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps, WrappingMethod
 from fedbolic.federated.scores.score import chunks, score_logits
-from fedbolic.federated.updates.update import MOST_WEIGHT, AggregatedUpdate, Update, find_outside
 from fedbolic.nn.network.model import Model
 
 _MOST_LENGTH = 2.0

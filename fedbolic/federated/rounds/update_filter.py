@@ -16,10 +16,8 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
-from fedbolic.federated.contract.engine import Failure, Result, RunStoppedError
-from fedbolic.federated.contract.method import Method
-from fedbolic.federated.updates.channel import Channel
-from fedbolic.federated.updates.update import (
+from fedbolic.federated.aggregators.channel import Channel
+from fedbolic.federated.aggregators.update import (
     MOST_WEIGHT,
     OUTLYING,
     StackedPayload,
@@ -28,6 +26,8 @@ from fedbolic.federated.updates.update import (
     norm_of,
     rough_norm_of,
 )
+from fedbolic.federated.contract.engine import Failure, Result, RunStoppedError
+from fedbolic.federated.contract.method import Method
 
 READ_TOGETHER = 16
 """Results on an accelerator whose numbers are read by one transfer, for which the host waits."""

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, Split
+from fedbolic.federated.aggregators.update import host_or_scalar, split_columns
 from fedbolic.federated.scores.metrics import extra_scores, label_scores, measured
-from fedbolic.federated.updates.update import host_or_scalar, split_columns
 from fedbolic.nn.network.model import Model
 
 CHUNK = 1024

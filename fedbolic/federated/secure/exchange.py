@@ -15,6 +15,7 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.aggregators.modular import SumModulo
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.method import Method, Phase
 from fedbolic.federated.contract.traits import Traits
@@ -22,7 +23,6 @@ from fedbolic.federated.secure.fixed_point import FixedPoint, Residues
 from fedbolic.federated.secure.keys import new_secret, read_identity, read_secret
 from fedbolic.federated.secure.neighbours import DegreePlan, NeighbourGraph
 from fedbolic.federated.secure.roster import Roster, read_ids, to_bytes
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 WEIGHT_MODULUS = 2**62
 """Modulus of the sum of weights; it may be large, because each client sends only one weight."""

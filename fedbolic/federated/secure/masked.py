@@ -13,10 +13,10 @@ from fedbolic.core.log import logger
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.modular import reduce_limbs
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.secure.keys import KEY_BYTES
 from fedbolic.federated.secure.mask import bytes_of_modulus, unpack
 from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

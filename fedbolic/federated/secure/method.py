@@ -11,6 +11,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import NoisySummands, OneTimeSecrets, Ordered
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
@@ -21,7 +22,6 @@ from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
 from fedbolic.federated.secure.roster import Roster
 from fedbolic.federated.secure.summing import ConsistencyCheck, MaskedInput
 from fedbolic.federated.secure.unmasking import SampleWitnesses, Unmasking
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 STAGES: dict[str, type[SecureExchange]] = {
     phase.stage: phase

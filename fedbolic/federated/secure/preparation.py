@@ -12,6 +12,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.secure.exchange import PROGRESS, SecureExchange, ids_of
 from fedbolic.federated.secure.keys import (
@@ -38,7 +39,6 @@ from fedbolic.federated.secure.roster import (
     to_tensor,
 )
 from fedbolic.federated.secure.shamir import SHARE_BYTES, split_secret
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 CIPHERTEXT_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
 """Length of a ciphertext with one share of a mask key and one share of a self-mask seed.

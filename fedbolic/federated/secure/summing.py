@@ -14,6 +14,7 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
 from fedbolic.federated.aggregators.modular import reduce_limbs
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure.exchange import SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues, encode_tree, form_of
@@ -31,7 +32,6 @@ from fedbolic.federated.secure.roster import (
     to_tensor,
 )
 from fedbolic.federated.secure.shamir import SHARE_BYTES
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 AGREED = ("survivors", "broadcast")
 """Entries that a client signs before unmasking: the clients in the sum, and what was broadcast."""

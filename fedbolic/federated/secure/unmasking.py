@@ -14,6 +14,7 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.aggregators.modular import reduce_limbs
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.secure.exchange import LASTING, SecureExchange, ids_of
@@ -33,7 +34,6 @@ from fedbolic.federated.secure.preparation import commitment, mask_seed
 from fedbolic.federated.secure.roster import Roster, ids_tensor, read_ids, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES, join_shares
 from fedbolic.federated.secure.summing import AGREED
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 from fedbolic.federated import Batched, Clip, LocalTraining, Mean, Sequential, Sum, Update
 from fedbolic.federated.aggregators import summand
-from fedbolic.federated.updates.update import StackedPayload, StackedRow
+from fedbolic.federated.aggregators.update import StackedPayload, StackedRow
 from tests.federated.agreement import UNEQUAL, assert_engines_agree, exchange, with_
 from tests.federated.simple_method import SMALL, federation
 

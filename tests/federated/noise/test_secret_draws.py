@@ -17,11 +17,11 @@ from fedbolic.federated import (
     SumPrivacy,
     Trainer,
 )
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.noise import draws
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.secure import SecureSum
-from fedbolic.federated.updates.update import Update
 from fedbolic.methods import PrivateSteps
 from tests.federated.simple_method import RNG, SMALL, federation
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 
 class Channel(ABC):

@@ -1,1 +1,0 @@
-"""Updates, which leave clients, their bounds, and channels that change them."""
