@@ -53,6 +53,10 @@ class ConcentratedCost:
         """
         return self.xi + self.rho * order
 
+    def __add__(self, other: "ConcentratedCost") -> "ConcentratedCost":
+        """Cost of both releases together."""
+        return ConcentratedCost(self.rho + other.rho, self.xi + other.xi)
+
 
 @dataclass(frozen=True)
 class PureCost:

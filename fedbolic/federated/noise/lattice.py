@@ -22,6 +22,94 @@ _FAILURE = math.exp(-0.5)
 
 
 @dataclass(frozen=True)
+class NoisyCount:
+    """Integers by which clients count who has some property, and the noise that they add.
+
+    A client counts as ``units`` if it has the property, and as minus ``units`` otherwise.
+
+    Args:
+        units: Absolute value of a client's contribution, at least 1.
+        variance: Variance of a client's noise, at least 1.
+        num_noisy: Number of clients whose noise counts, at least 1.
+
+    Example:
+        >>> count = finest_count(2.0, num_clients=10, num_noisy=7, bits=20, failure=1e-6)
+        >>> count.units, round(count.std, 3)
+        (1024, 2.0)
+    """
+
+    units: int
+    variance: int
+    num_noisy: int
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the number of clients with the property."""
+        return math.sqrt(self.num_noisy * self.variance) / (2 * self.units)
+
+    def reach(self, num_clients: int, failure: float) -> float:
+        """Bound that the sum over some clients does not exceed, up to a probability."""
+        noise = 2 * num_clients * self.variance * math.log(2 / failure)
+        return num_clients * self.units + math.sqrt(noise)
+
+    def costs(self, neighbours: Neighbours) -> tuple[ConcentratedCost, ConcentratedCost]:
+        """Two valid bounds of the cost of one sum, as those of :class:`NoisyLattice`."""
+        moved = self.units * (2 if neighbours == "replace" else 1)
+        return _sum_costs(
+            self.num_noisy, self.variance, square=moved**2, absolute=float(moved), dim=1
+        )
+
+    def drawn(self, has: bool, stream: SecretStream) -> int:
+        """Contribution of a client, with its noise.
+
+        Args:
+            has: Whether the client has the property.
+            stream: Random stream of the client that serves nothing else.
+        """
+        noise = int(stream.integers().gaussian(self.variance, 1)[0])
+        return (self.units if has else -self.units) + noise
+
+    def fraction(self, total: int, num_clients: int) -> float:
+        """Noisy fraction of the clients of a sum that have the property.
+
+        Args:
+            total: Sum of their contributions.
+            num_clients: Number of clients of the sum.
+        """
+        return total / (2 * self.units * num_clients) + 0.5
+
+
+def finest_count(
+    std: float, *, num_clients: int, num_noisy: int, bits: int, failure: float
+) -> NoisyCount:
+    """Count with the most units, a power of two, that do not wrap around modulo 2 ** bits.
+
+    Args:
+        std: Least standard deviation of the number of clients, above 0.
+        num_clients: Largest number of clients in a sum.
+        num_noisy: Number of clients whose noise counts.
+        bits: Bits of the modulus, from 2 to 32.
+        failure: Probability that a sum wraps around, in (0, 1).
+
+    Raises:
+        ValueError: If not even one unit suits the modulus.
+    """
+    found = None
+    for units in (2**k for k in range(bits)):
+        variance = max(1, math.ceil((2 * std * units) ** 2 / num_noisy))
+        count = NoisyCount(units, variance, num_noisy)
+        if variance > LARGEST_VARIANCE or count.reach(num_clients, failure) >= 2 ** (bits - 1):
+            break
+        found = count
+    if found is None:
+        raise ValueError(
+            f"a modulus of {bits} bits is too small for a count of {num_clients} clients with "
+            f"noise of standard deviation {std:.4g}: use more bits, or less count_noise"
+        )
+    return found
+
+
+@dataclass(frozen=True)
 class NoisyLattice:
     r"""Grid on which clients round their vectors, and the noise that they add.
 
@@ -38,6 +126,7 @@ class NoisyLattice:
         num_clients: Largest number of clients in a sum, n, at least 1.
         num_noisy: Number of clients whose noise counts, t, from 1 to ``num_clients``.
         granularity: Length of the grid's unit, above 0.
+        count: Count of clients next to the vectors; ``None`` for none.
 
     Raises:
         ValueError: If a value is out of range.
@@ -56,6 +145,7 @@ class NoisyLattice:
     num_clients: int
     num_noisy: int
     granularity: float
+    count: NoisyCount | None = None
 
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, num_noisy=self.num_noisy)
@@ -107,7 +197,7 @@ class NoisyLattice:
         return self.num_clients + math.sqrt(2 * proxy * math.log(2 * self.dim / failure))
 
     def costs(self, neighbours: Neighbours) -> tuple[ConcentratedCost, ConcentratedCost]:
-        r"""Two valid bounds of the cost of one sum of at least ``num_noisy`` clients.
+        r"""Two valid bounds of the cost of one sum of ``num_noisy`` clients or more, and its count.
 
         .. math::
             D_\alpha \le \frac{\alpha \Delta_2^2}{2 t s^2} + \tau d, \quad
@@ -125,14 +215,14 @@ class NoisyLattice:
             Kairouz, Liu and Steinke (2021), Proposition 14, arXiv:2102.06387.
         """
         times = 2 if neighbours == "replace" else 1
-        whole = self.num_noisy * self.variance
-        square = times**2 * self.largest / whole
         # an integer vector's sum of absolute values is at most its sum of squares
         absolute = times * min(math.sqrt(self.dim * self.largest), self.largest)
-        terms = (k / (k + 1) for k in range(1, self.num_noisy))
-        tau = 10 * sum(math.exp(-2 * math.pi**2 * self.variance * part) for part in terms)
-        mixed = square + 2 * absolute * tau / math.sqrt(whole) + tau**2 * self.dim
-        return ConcentratedCost(square / 2, tau * self.dim), ConcentratedCost(mixed / 2)
+        norms = {"square": times**2 * self.largest, "absolute": absolute, "dim": self.dim}
+        first, second = _sum_costs(self.num_noisy, self.variance, **norms)
+        if self.count is None:
+            return first, second
+        counted = min(self.count.costs(neighbours), key=lambda cost: cost.xi + cost.rho)
+        return first + counted, second + counted
 
     def rounded(self, x: Float64[Tensor, " dim"], stream: SecretStream) -> Int64[Tensor, " dim"]:
         """Integers near a vector in units of the grid, of the right mean up to the norm's bound.
@@ -155,6 +245,18 @@ class NoisyLattice:
             if int(found.square().sum()) <= self.largest:
                 return found
             tries += 1
+
+
+def _sum_costs(
+    num_noisy: int, variance: int, *, square: int, absolute: float, dim: int
+) -> tuple[ConcentratedCost, ConcentratedCost]:
+    """Both bounds of :meth:`NoisyLattice.costs`, for a change of given norms."""
+    whole = num_noisy * variance
+    ratio = square / whole
+    terms = (k / (k + 1) for k in range(1, num_noisy))
+    tau = 10 * sum(math.exp(-2 * math.pi**2 * variance * part) for part in terms)
+    mixed = ratio + 2 * absolute * tau / math.sqrt(whole) + tau**2 * dim
+    return ConcentratedCost(ratio / 2, tau * dim), ConcentratedCost(mixed / 2)
 
 
 def finest_lattice(

@@ -22,7 +22,7 @@ from fedbolic.federated.contract.method import Method
 from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws, warn_of_keys
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.noise.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
-from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
+from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
@@ -145,15 +145,14 @@ class PrivateAggregation(PlainAggregation):
         bound, noise = state["clip_norm"], self.ledger.noise_multiplier
         stream, adaptive, count_noise = self.stream(state, round), self.privacy.adaptive, 0.0
         if adaptive is not None:
-            count_noise = _count_noise(adaptive, noise, self.size)
-            noise = (noise**-2 - (2 * count_noise) ** -2) ** -0.5
+            noise, count_noise = adaptive.split(noise, self.size)
         size = sum(leaf.numel() for leaf in tree.tensors(form["delta"]).values())
         grid = GaussianGrid(size, bound, noise * bound)
         total, within = _rounded_sum(updates, form["delta"], grid)
         if adaptive is not None:
             count = _noisy_count(within, count_noise, stream.at("count"))
-            gap = count / self.size + 0.5 - adaptive.quantile
-            state = {**state, "clip_norm": bound * math.exp(-adaptive.lr * gap)}
+            following = adaptive.next_bound(bound, count / self.size + 0.5)
+            state = {**state, "clip_norm": following}
         drawn, state = self._noise(grid, state, round, members=members)
         flat = grid.scaled(total + drawn.to(total.device)) / self.size
         mean = _shaped(flat, form["delta"])
@@ -230,15 +229,6 @@ def _noisy_count(half_units: int, std: float, stream: SecretStream) -> float:
     parts = 2 ** math.floor(math.log2(LARGEST_SCALE / max(1.0, 2 * std)))
     drawn = rounded_gaussian(stream, 1, scale=2 * std * parts)
     return (half_units * parts + int(drawn[0])) / (2 * parts)
-
-
-def _count_noise(adaptive: AdaptiveClipping, noise: float, size: float) -> float:
-    found = adaptive.count_noise or max(size / 20, noise)
-    if 2 * found <= noise:
-        raise ValueError(
-            f"count_noise must be above half the noise multiplier, {noise / 2:.4g}, got {found}"
-        )
-    return found
 
 
 def _shaped(flat: Float64[Tensor, " size"], form: Tree) -> Tree:

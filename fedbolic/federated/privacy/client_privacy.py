@@ -52,6 +52,33 @@ class AdaptiveClipping:
         if self.count_noise is not None:
             check.positive(count_noise=self.count_noise)
 
+    def split(self, noise_multiplier: float, size: float) -> tuple[float, float]:
+        """Noise multiplier of the sum of the updates, and standard deviation of that of the count.
+
+        Args:
+            noise_multiplier: Noise multiplier that both together are worth.
+            size: Expected number of clients in a round.
+
+        Raises:
+            ValueError: If the count alone costs as much as both may.
+        """
+        found = self.count_noise or max(size / 20, noise_multiplier)
+        if 2 * found <= noise_multiplier:
+            raise ValueError(
+                f"count_noise must be above half the noise multiplier, {noise_multiplier / 2:.4g}, "
+                f"got {found}"
+            )
+        return (noise_multiplier**-2 - (2 * found) ** -2) ** -0.5, found
+
+    def next_bound(self, bound: float, fraction: float) -> float:
+        """Bound of the next round.
+
+        Args:
+            bound: Bound of this round.
+            fraction: Noisy fraction of the updates within it.
+        """
+        return bound * math.exp(-self.lr * (fraction - self.quantile))
+
 
 @dataclass(frozen=True)
 class ClientPrivacy:

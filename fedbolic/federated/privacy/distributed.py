@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.core import tree
+from fedbolic.core import check, tree
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
@@ -33,6 +33,9 @@ from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 
 WARNED_INFLATION = 1.1
 """Factor by which rounding may enlarge the noise without a warning."""
+
+_BOUNDS = ("clip_norm", "last_clip_norm")
+"""Entries of the server's state under adaptive clipping: the next round's bound and the last's."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class DistributedNoise(NestedMethod, NoisySummands):
     in its client state, and a repeated round has the same noise. Metrics of local training stay at
     the client, weights are equal, and sizes are not used. Scores of the clients on their own test
     examples are not covered.
+
+    With ``privacy.adaptive``, a client adds to its numbers whether its update was within the bound,
+    with noise, and the server names the bound of the next round. The grid scales with the bound, so
+    the cost is the same whatever the server says.
 
     Args:
         method: Method to train, which may send only ``delta``.
@@ -139,6 +146,8 @@ class DistributedNoise(NestedMethod, NoisySummands):
         warn_of_keys(self.noise)
         seed = rng.at("rotation").number()
         numbers = {"round": 0, "rotation": seed, "num_clients": meta.num_clients}
+        if self.privacy.adaptive is not None:
+            numbers |= dict.fromkeys(_BOUNDS, self.privacy.clip_norm)
         return {"inner": inner, **numbers}
 
     @override
@@ -148,13 +157,21 @@ class DistributedNoise(NestedMethod, NoisySummands):
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         inner = self.method.broadcast(server_state["inner"], client_id)
-        return {name: server_state[name] for name in ("round", "rotation")} | {"inner": inner}
+        names = [n for n in ("round", "rotation", "clip_norm") if n in server_state]
+        return {name: server_state[name] for name in names} | {"inner": inner}
 
     @override
     def template(self, message: Tree) -> Tree:
         form = self.method.template(message["inner"]) or {}
-        dim = padded_size(_size(form["delta"]))
+        dim = padded_size(_size(form["delta"])) + (self.privacy.adaptive is not None)
         return {"numbers": torch.zeros(dim, 1, dtype=torch.int64)}
+
+    def _bound(self, state: Tree) -> float:
+        """Clipping bound of a round, from the server's state or its message."""
+        if self.privacy.adaptive is None:
+            return self.privacy.clip_norm
+        check.positive(clip_norm=state["clip_norm"])
+        return float(state["clip_norm"])
 
     @override
     def local_update(
@@ -177,24 +194,36 @@ class DistributedNoise(NestedMethod, NoisySummands):
         state = client_state.get("inner", {})
         update, state = self.method.local_update(message["inner"], client, state, rng)
         stream = secret.at(*charge, "release", releases, "round", message["round"])
-        x = rotate(self._clipped(update.payload["delta"], form["delta"]), _signs_of(message))
-        noise = torch.from_numpy(stream.integers().gaussian(lattice.variance, lattice.dim))
-        numbers = (lattice.rounded(x, stream) + noise) % 2**self.privacy.bits
+        x, within = self._clipped(update.payload["delta"], form["delta"], self._bound(message))
+        rounded = lattice.rounded(rotate(x, _signs_of(message)), stream)
+        numbers = rounded + torch.from_numpy(
+            stream.integers().gaussian(lattice.variance, lattice.dim)
+        )
+        if lattice.count is not None:
+            counted = lattice.count.drawn(within, stream.at("count"))
+            numbers = torch.cat([numbers, torch.tensor([counted])])
         kept = {
             "inner": state,
             "key": torch.frombuffer(bytearray(secret.key), dtype=torch.uint8),
             "releases": releases + 1,
         }
-        return Update({"numbers": numbers[:, None]}), kept
+        return Update({"numbers": numbers[:, None] % 2**self.privacy.bits}), kept
 
-    def _clipped(self, delta: Tree, form: Tree) -> Float64[Tensor, " dim"]:
-        """The clipped delta as one vector, padded with zeros; zero if it is not finite."""
+    def _clipped(
+        self, delta: Tree, form: Tree, bound: float
+    ) -> tuple[Float64[Tensor, " dim"], bool]:
+        """The delta as one vector, and whether it was within the bound.
+
+        The vector is clipped, scaled from this bound to the grid's, and padded with zeros. It is
+        zero if the delta is not finite.
+        """
         leaves = tree.tensors(delta)
         flat = torch.cat([as_double(leaves[path]).flatten().cpu() for path in tree.tensors(form)])
         if not math.isfinite(norm := float(flat.norm())):  # an error would say so for free
             flat, norm = torch.zeros_like(flat), 0.0
-        flat = flat * min(1.0, self.privacy.clip_norm / max(norm, 1e-300))
-        return torch.cat([flat, flat.new_zeros(padded_size(len(flat)) - len(flat))])
+        largest = self.privacy.clip_norm
+        flat = flat * min(largest / bound, largest / max(norm, 1e-300))
+        return torch.cat([flat, flat.new_zeros(padded_size(len(flat)) - len(flat))]), norm <= bound
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -207,18 +236,26 @@ class DistributedNoise(NestedMethod, NoisySummands):
         lattice, _ = self._plan(server_state["num_clients"], form)
         half = 2 ** (self.privacy.bits - 1)
         whole = (total.payload["numbers"][:, 0].cpu() + half) % (2 * half) - half
-        flat = unrotate(whole.double() * lattice.granularity, _signs_of(server_state))
-        mean = _shaped(flat / len(total.clients), form["delta"])
-        weight = float(len(total.clients))
-        aggregated = AggregatedUpdate({**form, "delta": mean}, weight, total.clients)
+        bound, bounds = self._bound(server_state), {}
+        unit = lattice.granularity * (bound / self.privacy.clip_norm)
+        if self.privacy.adaptive is not None and lattice.count is not None:
+            fraction = lattice.count.fraction(int(whole[-1]), found)
+            following = self.privacy.adaptive.next_bound(bound, fraction)
+            bounds = dict(zip(_BOUNDS, (following, bound), strict=True))
+        flat = unrotate(whole[: lattice.dim].double() * unit, _signs_of(server_state))
+        mean = _shaped(flat / found, form["delta"])
+        aggregated = AggregatedUpdate({**form, "delta": mean}, float(found), total.clients)
         inner = self.method.server_update(server_state["inner"], aggregated)
-        return {**server_state, "inner": inner, "round": server_state["round"] + 1}
+        return {**server_state, **bounds, "inner": inner, "round": server_state["round"] + 1}
 
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
         form = covered_form(self.method.phase(server_state["inner"]), server_state["inner"])
         _, ledger = self._plan(server_state["num_clients"], form)
-        return {"privacy/epsilon": ledger.epsilon(server_state["round"])}
+        spent = {"privacy/epsilon": ledger.epsilon(server_state["round"])}
+        if self.privacy.adaptive is None:
+            return spent
+        return spent | {"privacy/clip_norm": server_state["last_clip_norm"]}
 
 
 def _signs_of(message: Tree) -> Rng:

@@ -1,5 +1,6 @@
 """Settings of differential privacy for a sum whose clients add the noise."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -10,8 +11,9 @@ import scipy
 from fedbolic.core import check
 from fedbolic.federated.accounting.gaussian import check_delta
 from fedbolic.federated.accounting.ledger import Neighbours, PrivacyLedger
-from fedbolic.federated.noise.lattice import NoisyLattice, finest_lattice
+from fedbolic.federated.noise.lattice import NoisyLattice, finest_count, finest_lattice
 from fedbolic.federated.noise.rotation import padded_size
+from fedbolic.federated.privacy.client_privacy import AdaptiveClipping
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class SumPrivacy:
             likely to wrap around.
         wrap_probability: Largest probability that some number of a sum wraps around, in (0, 1). It
             harms the model, not privacy.
+        adaptive: Adaptive clipping, whose count is one more number of the sum and has noise of its
+            own; the size of a cohort is taken to be ``survivors``. ``None`` for a constant bound.
 
     Raises:
         ValueError: If a value is out of range, or not exactly one of ``epsilon`` and
@@ -53,6 +57,7 @@ class SumPrivacy:
     neighbours: Neighbours = "replace"
     bits: int = 20
     wrap_probability: float = 1e-6
+    adaptive: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         check.at_least(1, survivors=self.survivors)
@@ -87,6 +92,17 @@ class SumPrivacy:
             )
 
         def planned(noise: float) -> tuple[NoisyLattice, PrivacyLedger]:
+            count, failure = None, self.wrap_probability
+            if self.adaptive is not None:
+                failure /= 2
+                noise, std = self.adaptive.split(noise, float(self.survivors))
+                count = finest_count(
+                    std,
+                    num_clients=num_clients,
+                    num_noisy=self.survivors,
+                    bits=self.bits,
+                    failure=failure,
+                )
             lattice = finest_lattice(
                 padded_size(size),
                 self.clip_norm,
@@ -94,18 +110,26 @@ class SumPrivacy:
                 num_clients=num_clients,
                 num_noisy=self.survivors,
                 bits=self.bits,
-                failure=self.wrap_probability,
+                failure=failure,
             )
+            lattice = dataclasses.replace(lattice, count=count)
             return lattice, self._ledger(lattice, rounds)
+
+        def epsilon_of(noise: float) -> float:
+            given = self.adaptive and self.adaptive.count_noise
+            # more noise than the count has cannot be shared with it, which `planned` refuses
+            return 0.0 if given and 2 * given <= noise else planned(noise)[1].epsilon(rounds)
 
         if self.epsilon is None:
             return planned(self.noise_multiplier or 0.0)
-        return planned(_least_noise(lambda z: planned(z)[1].epsilon(rounds), self.epsilon))
+        return planned(_least_noise(epsilon_of, self.epsilon))
 
     def _ledger(self, lattice: NoisyLattice, rounds: int) -> PrivacyLedger:
         costs = lattice.costs(self.neighbours)
         cost = min(costs, key=lambda cost: cost.epsilon(rounds, dp_delta=self.dp_delta))
         noise = math.sqrt(lattice.num_noisy * lattice.variance / lattice.largest)
+        if lattice.count is not None:
+            noise = (noise**-2 + (2 * lattice.count.std) ** -2) ** -0.5
         settings = self.dp_delta, rounds
         return PrivacyLedger("everyone", self.neighbours, 1.0, noise, *settings, cost=cost)
 

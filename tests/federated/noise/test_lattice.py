@@ -15,8 +15,9 @@ from fedbolic.core.rng import Rng
 from fedbolic.federated.accounting.costs import ConcentratedCost
 from fedbolic.federated.accounting.gaussian import gaussian_epsilon
 from fedbolic.federated.noise.draws import SecretStream
-from fedbolic.federated.noise.lattice import NoisyLattice, finest_lattice
+from fedbolic.federated.noise.lattice import NoisyLattice, finest_count, finest_lattice
 from fedbolic.federated.noise.rotation import padded_size, rotate, unrotate
+from fedbolic.federated.privacy.client_privacy import AdaptiveClipping
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 
 STREAM = SecretStream(bytes(range(32)))
@@ -128,6 +129,54 @@ def test_the_cost_is_the_published_bound_in_multiprecision(neighbours, times, gr
     for cost, (rho, xi) in zip(lattice.costs(neighbours), exact, strict=True):
         assert cost.rho == pytest.approx(rho, rel=1e-12)
         assert cost.xi == pytest.approx(xi, rel=1e-12)
+
+
+@pytest.mark.parametrize(("neighbours", "times"), [("add/remove", 1), ("replace", 2)])
+@pytest.mark.parametrize("std", [0.1, 0.7, 30.0])
+def test_a_count_next_to_the_vectors_costs_its_own_bound_in_addition(neighbours, times, std):
+    count = finest_count(std, num_clients=9, num_noisy=7, bits=20, failure=1e-6)
+    assert std <= count.std < 1.001 * std
+    moved = times * count.units
+    norms = {"square": moved**2, "absolute": moved, "dim": 1}
+    of_count = min(bounds_of_the_paper(count.variance, 7, **norms), key=sum)
+    plain = NoisyLattice(64, 1.0, 0.7, num_clients=9, num_noisy=7, granularity=0.2)
+    both = dataclasses.replace(plain, count=count).costs(neighbours)
+    for cost, alone in zip(both, plain.costs(neighbours), strict=True):
+        assert cost.rho - alone.rho == pytest.approx(of_count[0], rel=1e-9)
+        assert cost.xi - alone.xi == pytest.approx(of_count[1], rel=1e-9)
+
+
+def test_a_count_is_the_finest_that_fits_and_wraps_around_no_more_often_than_stated():
+    """Six clients that all have the property; a bound of 10 % instead of one in a million."""
+    count = finest_count(2.0, num_clients=6, num_noisy=4, bits=9, failure=0.1)
+    finer = dataclasses.replace(count, units=2 * count.units, variance=4 * count.variance)
+    assert count.reach(6, 0.1) < 2**8 <= finer.reach(6, 0.1)
+    streams = (STREAM.at(i, k) for i in range(300) for k in range(6))
+    totals = np.array([count.drawn(True, s) for s in streams]).reshape(300, 6).sum(axis=1)
+    assert (np.abs(totals) >= 2**8).sum() < stats.binom.isf(1e-9, 300, 0.1)
+    found = [count.fraction(int(total), 6) for total in totals]
+    assert np.mean(found) == pytest.approx(1, abs=7 * 2.0 / 6 / 300**0.5 * 6**0.5 / 4**0.5)
+    with pytest.raises(ValueError, match="use more bits, or less count_noise"):
+        finest_count(200.0, num_clients=6, num_noisy=4, bits=9, failure=0.1)
+
+
+@pytest.mark.parametrize("count_noise", [None, 3.0])
+def test_the_noise_found_for_a_budget_pays_for_the_count_of_adaptive_clipping(count_noise):
+    adaptive = AdaptiveClipping(count_noise=count_noise)
+    plain = SumPrivacy(20, 1e-3, epsilon=4.0)
+    both = dataclasses.replace(plain, adaptive=adaptive)
+    (alone, before), (lattice, ledger) = (
+        p.plan(num_clients=30, size=100, rounds=5) for p in (plain, both)
+    )
+    assert 0.99 * 4.0 < ledger.epsilon(5) <= 4.0
+    assert lattice.noise_multiplier > 1.01 * alone.noise_multiplier
+    assert ledger.noise_multiplier == pytest.approx(before.noise_multiplier, rel=2e-3)
+
+
+def test_a_count_that_costs_the_whole_budget_is_refused():
+    privacy = SumPrivacy(20, 1e-3, epsilon=1.0, adaptive=AdaptiveClipping(count_noise=0.5))
+    with pytest.raises(ValueError, match="count_noise must be above half"):
+        privacy.plan(num_clients=30, size=100, rounds=5)
 
 
 def test_noise_of_almost_no_size_pays_for_not_being_gaussian():

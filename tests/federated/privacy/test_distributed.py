@@ -12,6 +12,7 @@ from scipy import stats
 from typing_extensions import override
 
 from fedbolic.federated import (
+    AdaptiveClipping,
     ClientPrivacy,
     Cohort,
     DistributedNoise,
@@ -43,6 +44,9 @@ DATA = federation((7, 4, 12, 5))
 PRIVACY = SumPrivacy(survivors=3, dp_delta=1e-2, noise_multiplier=2.0, clip_norm=0.1, bits=24)
 NOISY = DistributedNoise(SMALL, PRIVACY, noise=SeededKeys())
 SECURE = SecureSum(NOISY, threshold=3)
+ADAPTIVE = dataclasses.replace(
+    NOISY, privacy=dataclasses.replace(PRIVACY, adaptive=AdaptiveClipping())
+)
 
 
 def flat(parameters):
@@ -215,9 +219,63 @@ def test_a_deployment_needs_masks():
         SecureSum(DistributedNoise(SMALL, few), threshold=3, keys=keys).check_deployed()
 
 
+@pytest.mark.parametrize(("start", "share"), [(1e-3, 0.0), (1e3, 1.0)])
+def test_the_bound_follows_the_count_by_the_published_rule(monkeypatch, start, share):
+    """Andrew et al. (2021), Algorithm 1, without noise: all or none of the updates are within."""
+    monkeypatch.setattr(IntegerDraws, "gaussian", lambda _, v, size: np.zeros(size, np.int64))
+    clipping = AdaptiveClipping(quantile=0.25, lr=0.3)
+    privacy = dataclasses.replace(PRIVACY, clip_norm=start, adaptive=clipping)
+    method = DistributedNoise(SMALL, privacy, noise=SeededKeys())
+    states, rows = train(method, DATA)
+    expected = [start * math.exp(-0.3 * (share - 0.25)) ** k for k in range(4)]
+    assert rows_of(rows, "privacy/clip_norm") == pytest.approx(expected[:3], rel=1e-12)
+    assert states[-1].server_state["clip_norm"] == pytest.approx(expected[3], rel=1e-12)
+
+
+def test_under_another_bound_the_sum_is_that_of_a_run_with_this_bound():
+    """Grid and noise scale with the bound that the server names, up to the rounding of floats."""
+    ends = []
+    for grid, named in ((0.125, 0.5), (0.5, 0.5)):
+        privacy = dataclasses.replace(ADAPTIVE.privacy, clip_norm=grid)
+        method = dataclasses.replace(ADAPTIVE, privacy=privacy)
+        start = Trainer().begin(method, DATA, RNG)
+        state = {**start.server_state, "clip_norm": named}
+        start = dataclasses.replace(start, server_state=state)
+        ends.append(next(Trainer().run(method, DATA, RNG, start))[0].server_state["inner"])
+    for name, value in ends[0]["parameters"].items():
+        torch.testing.assert_close(value, ends[1]["parameters"][name], rtol=0, atol=1e-6)
+
+
+def test_under_masks_the_count_is_that_in_the_clear():
+    secure = dataclasses.replace(SECURE, method=ADAPTIVE)
+    clear, secret = (train(method, DATA)[0][-1].server_state for method in (ADAPTIVE, secure))
+    assert_same(secret["inner"], clear)
+    assert clear["clip_norm"] != PRIVACY.clip_norm
+
+
+@pytest.mark.parametrize("named", [1e-320, 1e-9, 0.1, 1e9, 1e300])
+def test_no_bound_that_a_server_names_makes_a_contribution_larger(monkeypatch, named):
+    monkeypatch.setattr(IntegerDraws, "gaussian", lambda _, v, size: np.zeros(size, np.int64))
+    state = {**Trainer().begin(ADAPTIVE, DATA, RNG).server_state, "clip_norm": named}
+    update, _ = ADAPTIVE.local_update(ADAPTIVE.broadcast(state, 0), DATA.clients[0], {}, RNG)
+    lattice, _ = plan(ADAPTIVE)
+    half = 2 ** (PRIVACY.bits - 1)
+    *sent, count = ((update.payload["numbers"][:, 0] + half) % (2 * half) - half).tolist()
+    assert sum(x * x for x in sent) <= lattice.largest
+    assert abs(count) == lattice.count.units
+
+
+@pytest.mark.parametrize("named", [0.0, -1.0, math.nan, math.inf])
+def test_a_bound_that_is_none_is_refused(named):
+    state = {**Trainer().begin(ADAPTIVE, DATA, RNG).server_state, "clip_norm": named}
+    with pytest.raises(ValueError, match="clip_norm must be a positive"):
+        ADAPTIVE.local_update(ADAPTIVE.broadcast(state, 0), DATA.clients[0], {}, RNG)
+
+
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf, -math.inf, 1e308])
 def test_a_delta_that_is_not_finite_contributes_nothing(spoilt):
     """A server may send a model that overflows at some clients, who must not tell."""
     form = {"a": torch.zeros(3, dtype=torch.float64)}
     delta = {"a": torch.tensor([spoilt, 1e308, -3.0], dtype=torch.float64)}
-    assert torch.equal(NOISY._clipped(delta, form), torch.zeros(4, dtype=torch.float64))
+    vector, _ = NOISY._clipped(delta, form, 0.1)
+    assert torch.equal(vector, torch.zeros(4, dtype=torch.float64))
