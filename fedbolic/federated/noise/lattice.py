@@ -216,7 +216,7 @@ class NoisyLattice:
         """
         times = 2 if neighbours == "replace" else 1
         # an integer vector's sum of absolute values is at most its sum of squares
-        absolute = times * min(math.sqrt(self.dim * self.largest), self.largest)
+        absolute = times * min(math.sqrt(self.dim * self.largest), float(self.largest))
         norms = {"square": times**2 * self.largest, "absolute": absolute, "dim": self.dim}
         first, second = _sum_costs(self.num_noisy, self.variance, **norms)
         if self.count is None:
