@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -232,9 +233,20 @@ class HierarchyEmbedding(GradientMethod, Reporting):
         negatives = batch["negatives"][: len(batch["x"])]
         unrelated = batch["unrelated"][: len(batch["x"])]
         rows = _rows(torch.cat((batch["x"], negatives), dim=-1), parameters, context)
+        return self.losses(rows, unrelated), buffers
+
+    def losses(
+        self, rows: Float[Tensor, "*batch k numbers"], unrelated: Bool[Tensor, "*batch negatives"]
+    ) -> Float[Tensor, "*batch"]:
+        """Losses of pairs.
+
+        Args:
+            rows: Rows of a node, its ancestor and the negatives.
+            unrelated: True where a negative counts.
+        """
         points = self.table.embed(rows)
-        gaps = self.table.gap(points[:, :1], points[:, 1:])
-        return RankingLoss()(gaps[:, 0], gaps[:, 1:], mask=unrelated), buffers
+        gaps = self.table.gap(points[..., :1, :], points[..., 1:, :])
+        return RankingLoss()(gaps[..., 0], gaps[..., 1:], mask=unrelated)
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:

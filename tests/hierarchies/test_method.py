@@ -20,6 +20,7 @@ from fedbolic.data import (
     SubtreesAndAuthority,
 )
 from fedbolic.federated import Batched, LocalTraining, RowMean
+from fedbolic.federated.batched.joint import joint_form
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure import SecureSum
 from fedbolic.hierarchies import HierarchyEmbedding
@@ -128,8 +129,22 @@ def test_equal_steps_are_those_of_enough_epochs(data):
     assert_same(*(vars(plan) for plan in plans))
 
 
-def test_engines_agree(data):
-    assert_engines_agree(METHOD, data.to("cpu", torch.float64))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"personal": True},
+        {"c": 0.0, "bias": "ancestor"},
+        {"c": 0.0, "score": "dot", "sends": "table"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("num_clients", [1, 3])
+def test_engines_agree_by_the_joint_form_of_the_loss(settings, num_clients):
+    source = PartitionedHierarchy(BalancedTree(2, 3), Subtrees(num_clients))
+    method = dataclasses.replace(METHOD, **settings)
+    assert joint_form(method, "loss")
+    assert_engines_agree(method, source.load(RNG).to("cpu", torch.float64))
 
 
 @pytest.fixture
