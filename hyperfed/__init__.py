@@ -1,10 +1,13 @@
 """HyperFed: hyperbolic class prototypes and consistent aggregation (Liao et al., IJCAI 2023)."""
 
+from hyperfed.class_tree import Arrangement, ClassTree
 from hyperfed.flat import CosineCrossEntropy, EuclideanCrossEntropy, FedETF, Harmonic
 from hyperfed.loss import CrossEntropy, Geodesic, Triplet
 from hyperfed.method import HyperFed
 
 __all__ = [
+    "Arrangement",
+    "ClassTree",
     "CosineCrossEntropy",
     "CrossEntropy",
     "EuclideanCrossEntropy",

@@ -31,6 +31,7 @@ from fedbolic.nn.network.backbone import Backbone, ConvNet
 from fedbolic.nn.network.classifier import classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
+from hyperfed.class_tree import Arrangement
 from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
 from hyperfed.prototypes import check_slope, prototypes, turned
 
@@ -70,6 +71,8 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
         optimizer: Local optimiser, re-initialized each round.
         objective: Local loss.
         slope: The prototypes' distance from the origin over the ball's radius, in (0, 1).
+        arrangement: Places of the prototypes, such as ``ClassTree``; ``None`` for directions as far
+            apart as possible (paper).
         prototypes: ``fixed``, the same at all clients (paper); ``trained`` from these and shared;
             ``own``, fixed and rotated differently at each client, so there is no global model.
         clip: Largest norm of a feature, above 0, in units of length at the origin; ``None`` for no
@@ -95,6 +98,7 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
     objective: Objective = Triplet()
     slope: float = 0.9
+    arrangement: Arrangement | None = None
     prototypes: Literal["fixed", "trained", "own"] = "fixed"
     clip: float | None = 3.1
     mixup: float = 0.0
@@ -107,6 +111,11 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
         if self.clip is not None:
             check.positive(clip=self.clip)
         check.not_negative(mixup=self.mixup)
+        if self.prototypes == "own" and self.arrangement is not None:
+            raise ValueError(
+                "prototypes='own' gives every client the places in another order, which makes an "
+                "arrangement meaningless: leave one of them out"
+            )
 
     @property
     @override
@@ -120,7 +129,8 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         parameters, buffers = self.model(meta).init(rng.at("model").number())
-        points = prototypes(meta.num_classes, self.backbone.width_for(meta), self.slope)
+        place = prototypes if self.arrangement is None else self.arrangement.prototypes
+        points = place(meta.num_classes, self.backbone.width_for(meta), self.slope)
         _warn_of_margin(self.objective, points)
         points = points.to(next(iter(parameters.values())).dtype)
         if self.prototypes == "trained":

@@ -47,6 +47,7 @@ from fedbolic.data.hierarchies.published_hierarchies import GoogleProducts, Mamm
 from fedbolic.data.hierarchies.trees import balanced_tree, random_tree, taxonomy
 from fedbolic.data.hierarchies.vocabulary import agree_names
 from fedbolic.data.images.cifar import CIFAR10, CIFAR100
+from fedbolic.data.images.cifar_superclasses import CIFAR100Superclasses
 from fedbolic.data.images.digits import Digits
 from fedbolic.data.images.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.images.image_folder import ImageFolder
@@ -70,6 +71,7 @@ __all__ = [
     "BalancedTree",
     "BlockModel",
     "ByColumn",
+    "CIFAR100Superclasses",
     "ClassRuns",
     "Client",
     "ClientSlices",
