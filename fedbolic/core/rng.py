@@ -74,20 +74,31 @@ class Rng:
             False True
         """
         cuda = [device] if device.type == "cuda" else []
-        shared = _SHARES_CPU.get()
+        cpu = [] if _SHARES_CPU.get() else [torch.default_generator]
+        seed = self.number()
 
         def states() -> list[torch.Tensor]:
-            cpu = [] if shared else [torch.get_rng_state()]
-            return [*cpu, *map(torch.cuda.get_rng_state, cuda)]
+            return [*(each.get_state() for each in cpu), *map(torch.cuda.get_rng_state, cuda)]
 
-        with _restored(cuda) if shared else torch.random.fork_rng(devices=cuda):
-            if not shared:
-                torch.default_generator.manual_seed(self.number())
+        before = states()
+        try:
+            for each in cpu:
+                each.manual_seed(seed)
             for each in cuda:
                 with torch.cuda.device(each):
-                    torch.cuda.manual_seed(self.number())
-            begin = states()
-            yield lambda: not all(map(torch.equal, states(), begin))
+                    torch.cuda.manual_seed(seed)
+            begin = states()[len(cpu) :]
+
+            def drawn() -> bool:
+                fresh = [torch.Generator().manual_seed(seed).get_state() for _ in cpu]
+                return not all(map(torch.equal, states(), [*fresh, *begin]))
+
+            yield drawn
+        finally:
+            for each, state in zip(cpu, before, strict=False):
+                each.set_state(state)
+            for each, state in zip(cuda, before[len(cpu) :], strict=True):
+                torch.cuda.set_rng_state(state, each)
 
     def numpy(self) -> np.random.Generator:
         """A new NumPy generator, at the beginning of the stream."""
@@ -111,14 +122,3 @@ def sharing_cpu_stream() -> Iterator[None]:
         yield
     finally:
         _SHARES_CPU.reset(token)
-
-
-@contextlib.contextmanager
-def _restored(devices: list[torch.device]) -> Iterator[None]:
-    """Context manager that restores the streams of CUDA devices at its end."""
-    before = [torch.cuda.get_rng_state(device) for device in devices]
-    try:
-        yield
-    finally:
-        for device, state in zip(devices, before, strict=True):
-            torch.cuda.set_rng_state(state, device)

@@ -8,6 +8,7 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,6 +109,50 @@ def _find_tensor_fault(x: Tensor) -> str | None:
     return None
 
 
+def kind(tree: Tree) -> dict[str, Any]:
+    """Names and types of a tree without a fault, for :func:`is_of_kind`."""
+    return {n: kind(x) if isinstance(x, dict) else _leaf_kind(x) for n, x in tree.items()}
+
+
+def is_of_kind(x: object, known: object) -> bool:
+    """True if an object is a tree of a known kind, and therefore without a fault.
+
+    It spares :func:`find_tree_fault`, :func:`signature` and :func:`num_bytes`, whose results are
+    those of the known tree. A tree with strings is of no known kind.
+
+    Args:
+        x: Any object, possibly from an untrusted party.
+        known: Result of :func:`kind`.
+
+    Example:
+        >>> known = kind({"a": torch.zeros(2)})
+        >>> is_of_kind({"a": torch.ones(2)}, known), is_of_kind({"a": torch.ones(3)}, known)
+        (True, False)
+    """
+    if type(known) is not dict:
+        return known is not None and _leaf_kind(x) == known
+    if type(x) is not dict or len(x) != len(known):
+        return False
+    for name, value in x.items():
+        if type(name) is not str or name not in known or not is_of_kind(value, known[name]):
+            return False
+    return True
+
+
+def _leaf_kind(leaf: Any) -> object:
+    """Value on which faults, form and size of a leaf depend; ``None`` if they depend on more."""
+    if type(leaf) not in TENSORS:
+        if type(leaf) is int:
+            return leaf
+        return type(leaf) if type(leaf) in (bool, float) else None
+    if leaf.requires_grad or leaf.is_nested or leaf.layout != torch.strided:
+        return None
+    size = leaf.numel()
+    if (size and not leaf.data_ptr()) or size > MOST_REPEATED > leaf.untyped_storage().nbytes():
+        return None
+    return leaf.dtype, leaf.shape, leaf.device
+
+
 def is_text(value: object) -> bool:
     """True for a string that can be encoded; a lone surrogate, for example, cannot."""
     if type(value) is not str:
@@ -154,7 +199,13 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """Apply ``function`` to all tensors; numbers and strings are kept."""
-    return map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+    mapped = {}
+    for name, value in tree.items():
+        if isinstance(value, Tensor):
+            mapped[name] = function(value)
+        else:
+            mapped[name] = map_tensors(function, value) if isinstance(value, dict) else value
+    return mapped
 
 
 def part(x: Tree, prefix: str) -> Tree:
@@ -181,8 +232,7 @@ def subtract(x: Tree, y: Tree) -> Tree:
 
 def subtract_(x: Tree, y: Tree) -> Tree:
     """The leafwise difference, written into the tensors of ``x``."""
-    pairs: list[tuple[Tensor, Tensor]] = []
-    map(lambda a, b: pairs.append((a, b)), x, y)
+    pairs = _pairs(x, y)
     if any(is_functorch_wrapped_tensor(leaf) for pair in pairs for leaf in pair):
         return map(lambda a, b: a.sub_(b), x, y)  # a list of tensors has no batching rule
     if pairs:
@@ -190,12 +240,26 @@ def subtract_(x: Tree, y: Tree) -> Tree:
     return x
 
 
+def add_(x: Tree, y: Tree) -> Tree:
+    """The leafwise sum, written into the tensors of ``x``."""
+    if pairs := _pairs(x, y):
+        torch._foreach_add_(*zip(*pairs, strict=True))  # pyright: ignore[reportPrivateImportUsage]
+    return x
+
+
+def _pairs(x: Tree, y: Tree) -> list[tuple[Tensor, Tensor]]:
+    """Corresponding leaves of two trees."""
+    pairs: list[tuple[Tensor, Tensor]] = []
+    map(lambda a, b: pairs.append((a, b)), x, y)
+    return pairs
+
+
 def scale(x: Tree, factor: float | Tensor) -> Tree:
     """Every leaf times the number ``factor``."""
     return map(lambda a: a * factor, x)
 
 
-def scale_(x: Tree, factor: Tensor) -> Tree:
+def scale_(x: Tree, factor: float | Tensor) -> Tree:
     """Every tensor times the number ``factor``, written into the tensors of ``x``."""
     leaves_of_x = list(tensors(x).values())
     if any(is_functorch_wrapped_tensor(leaf) for leaf in leaves_of_x):

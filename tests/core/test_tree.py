@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic.core import tree
+from fedbolic.federated import Update
+from tests.federated.lies import LIES
 from tests.federated.simple_method import assert_same, flat
 
 names = st.text("abc", min_size=1, max_size=2)
@@ -71,6 +73,7 @@ def test_what_is_written_into_a_tree_is_the_same(x, factor):
     other, number = tree.scale(x, 3.0), torch.tensor(factor, dtype=torch.float64)
     for function, second, expected in (
         (tree.subtract_, other, tree.subtract(x, other)),
+        (tree.add_, other, tree.add(x, other)),
         (tree.scale_, number, tree.map(lambda a: a * number, x)),
     ):
         written = tree.clone(x)
@@ -198,6 +201,41 @@ def test_signatures_are_equal_just_when_names_dtypes_and_shapes_are(x, y):
         }
 
     assert (tree.signature(x) == tree.signature(y)) == (form(x) == form(y))
+
+
+@given(whole, whole)
+def test_trees_of_one_kind_have_one_signature_and_one_size(x, y):
+    assert tree.is_of_kind(tree.map(lambda leaf: leaf, x), tree.kind(x)) == all(
+        type(leaf) is not str for leaf in flat(x).values()
+    )
+    if tree.is_of_kind(y, tree.kind(x)):
+        assert tree.signature(y) == tree.signature(x)
+        assert tree.num_bytes(y) == tree.num_bytes(x)
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+@pytest.mark.parametrize("large", [False, True])
+def test_what_is_of_a_known_kind_has_no_fault(lie, large):
+    size = tree.MOST_REPEATED + 1 if large else 3
+    payload = {"w": torch.ones(size), "more": {"n": torch.tensor(2), "at": 0.5, "on": True, "i": 3}}
+    known, known_state = tree.kind(payload), tree.kind({"c": 1.0})
+    assert tree.is_of_kind(tree.clone(payload), known)
+    try:
+        update, client_state = lie(Update(payload), {"c": 1.0})
+    except BaseException:  # a client that sends nothing
+        return
+    sent = getattr(update, "payload", update)
+    if tree.is_of_kind(sent, known):
+        assert tree.find_tree_fault(sent) is None
+        assert tree.signature(sent) == tree.signature(payload)
+    assert not tree.is_of_kind(client_state, known_state) or client_state == {"c": 1.0}
+
+
+def test_a_tensor_whose_storage_was_freed_is_of_no_kind():
+    x, known = torch.ones(4), tree.kind({"x": torch.ones(4)})
+    assert tree.is_of_kind({"x": x}, known)
+    x.untyped_storage().resize_(0)
+    assert not tree.is_of_kind({"x": x}, known)
 
 
 @given(trees(floats), st.sampled_from(["", "a", "ab", "d"]))

@@ -1,10 +1,9 @@
 """The interface of aggregators, and the base class of aggregators that sum."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import tree
@@ -62,13 +61,16 @@ class Additive(Aggregator):
         del payload, weights
         return None
 
+    def add_to(self, total: Tree, update: Update) -> Tree:
+        """Sum of ``total``, which is overwritten, and the summand of one client."""
+        return tree.add_(total, self.to_summand(update))
+
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
         total, weight, clients, like = None, 0.0, [], None
         for some in by_stack(updates):
             ids, of_clients = zip(*some, strict=True)
-            for summand in self._summands(of_clients):
-                total = summand if total is None else tree.map(_add, total, summand)
+            total = self._added(total, of_clients)
             weight += sum(update.weight for update in of_clients)
             clients += ids
             like = self.form(of_clients[0].payload) if like is None else like
@@ -77,19 +79,17 @@ class Additive(Aggregator):
         clients = tuple(sorted(clients))
         return AggregatedUpdate(self.from_sum(total, weight, like), weight, clients)
 
-    def _summands(self, updates: Sequence[Update]) -> Iterator[Tree]:
-        """Summands of the updates of a stack, or their sum."""
+    def _added(self, total: Tree | None, updates: Sequence[Update]) -> Tree:
+        """The sum with the updates of a stack; without a sum yet, theirs."""
         stacked = stacked_payload(updates)
         if stacked is not None:
             summand = self.stacked_summand(stacked, [update.weight for update in updates])
             if summand is not None:
-                yield summand
-                return
-        yield from map(self.to_summand, updates)
-
-
-def _add(total: Tensor, summand: Tensor) -> Tensor:
-    return total.add_(summand)  # to_summand allocated it, so no caller sees the change
+                return summand if total is None else tree.add_(total, summand)
+        for update in updates:
+            total = self.to_summand(update) if total is None else self.add_to(total, update)
+        assert total is not None
+        return total
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import tree
@@ -16,6 +18,9 @@ from fedbolic.federated.aggregators.summand import (
     weighted_sum_of,
 )
 from fedbolic.federated.aggregators.update import Update
+
+LARGEST_FACTOR = 2**29
+"""Largest whole number whose products with numbers of float32 are exact in float64."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,20 @@ class Mean(Additive):
 
     @override
     def to_summand(self, update: Update) -> Tree:
-        return tree.map(lambda leaf: as_double(leaf).mul_(update.weight), update.payload)
+        return tree.scale_(tree.map(as_double, update.payload), update.weight)
+
+    @override
+    def add_to(self, total: Tree, update: Update) -> Tree:
+        weight = update.weight
+        if not (0 <= weight <= LARGEST_FACTOR and float(weight).is_integer()):
+            return super().add_to(total, update)
+
+        def added(sum: Tensor, leaf: Tensor | float) -> Tensor:
+            if isinstance(leaf, Tensor) and leaf.dtype == torch.float32:
+                return sum.add_(leaf, alpha=weight)  # the product has at most 53 bits: it is exact
+            return sum.add_(as_double(leaf).mul_(weight))
+
+        return tree.map(added, total, update.payload)
 
     @override
     def stacked_summand(self, payload: Tree, weights: Sequence[float]) -> Tree | None:

@@ -29,7 +29,8 @@ def cast_like(value: Tensor, like: Tensor | float) -> Tensor:
 
 def as_double(leaf: Tensor | float) -> Tensor:
     """Copy of a leaf in float64."""
-    return as_number(leaf).to(torch.float64, copy=True)
+    value = as_number(leaf)
+    return value.clone() if value.dtype == torch.float64 else value.double()
 
 
 def as_summand(leaf: Tensor | float) -> Tensor:

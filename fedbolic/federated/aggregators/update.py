@@ -152,10 +152,12 @@ def norm_of(x: Tree) -> float:
 
 def rough_norm_of(x: Tree) -> float:
     """The same in the precision of the tensors, by one pass; NaN or infinite if it overflows."""
-    numbers = [leaf for _, leaf in tree.leaves(x) if isinstance(leaf, float)]
+    numbers: list[float] = []
     of_device: dict[torch.device, list[Tensor]] = {}
-    for leaf in tree.tensors(x).values():
-        if leaf.is_floating_point() or leaf.is_complex():
+    for _, leaf in tree.leaves(x):
+        if isinstance(leaf, float):
+            numbers.append(leaf)
+        elif isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
             of_device.setdefault(leaf.device, []).append(leaf)
     return math.hypot(*numbers, *(float(tree.rough_norm(of)) for of in of_device.values()))
 

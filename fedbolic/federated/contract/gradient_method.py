@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.nn.functional import pad
 from typing_extensions import override
 
 from fedbolic.core import check, tree
@@ -63,10 +64,12 @@ class LocalTraining:
         batch_size = max(1, min(self.batch_size or size, size))
         lengths = _lengths(size, batch_size, self.epochs, self.repeats)
         num_batches = -(-size // batch_size)
-        positions = torch.zeros(self.epochs, num_batches * batch_size, dtype=torch.int64)
-        for epoch in positions:
-            torch.randperm(size, generator=generator, out=epoch[:size])
-        positions = positions.reshape(-1, batch_size)
+        positions = torch.stack(
+            [torch.randperm(size, generator=generator) for _ in range(self.epochs)]
+        )
+        if missing := num_batches * batch_size - size:
+            positions = pad(positions, (0, missing))
+        positions = positions.view(-1, batch_size)
         if self.repeats > 1:
             positions = positions.repeat_interleave(self.repeats, dim=0)
         return positions, lengths
@@ -228,7 +231,8 @@ class GradientMethod(Method):
                 local = self.step({**local, "buffers": buffers}, gradients, context)
             losses.append(of_batch)
         local = tree.map_tensors(torch.Tensor.detach, local)
-        loss = torch.cat(losses).sum() if losses else 0.0
+        together = losses if len(losses) < 2 else [torch.cat(losses)]
+        loss = together[0].sum() if together else 0.0
         clamped = torch.stack(counts).sum(0).tolist() if counts else ()
         update, client_state = self.finish(without_seeds(local), client, context)
         return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
@@ -256,7 +260,9 @@ class GradientMethod(Method):
         if model.mixes_examples:  # one example has no variance to divide by
             positions, lengths = positions[lengths > 1], lengths[lengths > 1]
         batch_size = self.local.batch_size or client.size
-        draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())
+        draws: Params = {}
+        if type(self).draw is not GradientMethod.draw:  # a generator costs as much as an order
+            draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())
         return BatchPlan(positions, lengths, draws)
 
 
@@ -311,7 +317,7 @@ def with_training_metrics(
     if not len(plan.lengths):
         return update
     metrics: dict[str, float | Tensor] = {
-        "train/loss": host_or_scalar(loss) / int(plan.lengths.sum()),
+        "train/loss": host_or_scalar(loss) / sum(plan.lengths.tolist()),
         "train/examples": client.size,
     }
     outside, points = clamped or (0, 0)

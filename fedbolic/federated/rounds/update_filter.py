@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -20,7 +19,6 @@ from fedbolic.federated.aggregators.channel import Channel
 from fedbolic.federated.aggregators.update import (
     MOST_WEIGHT,
     OUTLYING,
-    StackedPayload,
     StackedRow,
     Update,
     norm_of,
@@ -60,16 +58,16 @@ class UpdateFilter:
         self.norms: dict[int, float] = {}
         self.bytes_up = 0
         self._examined: _Examined | None = None
+        self._template: tuple[Tree, dict[str, str]] = {}, {}
 
     def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
         """Yield the usable updates as they arrive, in ascending order of client id."""
         form = None
         for client, update, client_state, norm in self._read(results):
-            template = self.phase.template(self.messages[client.id])
-            expected = form if template is None else tree.signature(template)
+            expected = self._expected(client.id, form)
             aggregator = self.phase.aggregator
-            row = _row_of(update, client_state)
-            known = row is not None and self._examined == _Examined(row.stack, expected)
+            row, examined = _row_of(update, client_state), self._examined
+            known = examined is not None and examined.covers(update, client_state, expected)
             fault = find_update_fault(
                 update,
                 client_state,
@@ -84,17 +82,29 @@ class UpdateFilter:
                 continue
             if isinstance(self.phase.aggregator, Additive):  # the first sets the form of the sum
                 form = form or tree.signature(self.phase.aggregator.form(update.payload))
-            if row is not None and row.stack is not None and not known:
-                num_bytes = tree.num_bytes(update.payload)
-                self._examined = _Examined(row.stack, expected, num_bytes)
-            update = update if known else _detached(update)
+            if examined is None or not known:
+                examined = self._examined = _Examined(update, client_state, expected)
+            update = _detached(update, examined=known)
+            whole = update.payload
             for i, channel in enumerate(self.channels):
                 stream = self.rng.at("client", client.id, "channel", i)
                 update = channel.send(update, client, stream)
             self.client_states[client.id] = client_state
             self.metrics[client.id] = {n: float(value) for n, value in update.metrics.items()}
-            self.bytes_up += self._num_bytes(update)
+            sent = update.payload
+            self.bytes_up += examined.num_bytes if sent is whole else tree.num_bytes(sent)
             yield client.id, update
+
+    def _expected(self, client_id: int, form: dict[str, str] | None) -> dict[str, str] | None:
+        """Form of a payload by the template; without one, ``form``."""
+        template = self.phase.template(self.messages[client_id])
+        if template is None:
+            return form
+        last, _ = self._template
+        same = template.keys() == last.keys() and all(template[name] is last[name] for name in last)
+        if not same:  # most messages hold the same parts
+            self._template = template, tree.signature(template)
+        return self._template[1]
 
     def _find_outside(self, client_id: int, payload: Tree, norm: float) -> str | None:
         self.norms[client_id] = norm
@@ -131,13 +141,6 @@ class UpdateFilter:
             outliers,
         )
         return outliers
-
-    def _num_bytes(self, update: Update) -> int:
-        """Bytes of a payload; those of a stack are counted once."""
-        examined = self._examined
-        if examined is not None and examined.stack is update.stack:
-            return examined.num_bytes
-        return tree.num_bytes(update.payload)
 
     def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, float | None]]:
         """Results with metrics on the host, and a bound of their norm, ``None`` if unknown.
@@ -255,9 +258,9 @@ def _find_fault_of_numbers(
     return fault or (bounds(update.payload, norm) if bounds else None)
 
 
-def _detached(update: Update) -> Update:
+def _detached(update: Update, *, examined: bool) -> Update:
     """The update without gradient history, and with a number of Python's own as its weight."""
-    if any(x.requires_grad for x in tree.tensors(update.payload).values()):
+    if not examined and any(x.requires_grad for x in tree.tensors(update.payload).values()):
         update = dataclasses.replace(
             update, payload=tree.map_tensors(Tensor.detach, update.payload)
         )
@@ -285,19 +288,33 @@ def _is_number(value: object) -> bool:
     return True
 
 
-@dataclass(frozen=True)
 class _Examined:
-    """Stack of which a row has passed the examination of its form.
+    """Form of a result that has passed its examination, for those that have the same.
 
     Args:
-        stack: The stack.
+        update: Update that has passed.
+        client_state: The client state that was computed with it.
         expected: Form that was expected.
-        num_bytes: Bytes of the payload in each of its rows.
     """
 
-    stack: StackedPayload | None
-    expected: Mapping[str, str] | None
-    num_bytes: int = field(default=0, compare=False)
+    def __init__(
+        self, update: Update, client_state: Tree, expected: Mapping[str, str] | None
+    ) -> None:
+        self.stack, self.expected = update.stack, expected
+        self.num_bytes = tree.num_bytes(update.payload)
+        self.kinds = tree.kind(update.payload), tree.kind(client_state)
+
+    def covers(
+        self, update: object, client_state: object, expected: Mapping[str, str] | None
+    ) -> bool:
+        """True if the result is a row of the same stack, or a tree of the same kind."""
+        if not isinstance(update, Update) or self.expected != expected:
+            return False
+        row = _row_of(update, client_state)
+        if row is not None and row.stack is not None and row.stack is self.stack:
+            return True
+        payload, state = self.kinds
+        return tree.is_of_kind(update.payload, payload) and tree.is_of_kind(client_state, state)
 
 
 def _row_of(update: object, client_state: object) -> StackedRow | None:

@@ -1,3 +1,4 @@
+import functools
 from fractions import Fraction
 
 import numpy as np
@@ -53,6 +54,19 @@ def test_mean_of_single_precision_is_summed_in_double_and_rounded_once(w, seed):
     assert ours.dtype == torch.float32
     exact = np.average(stacked(pairs, "a").astype(np.float64), axis=0, weights=w)
     np.testing.assert_allclose(ours.numpy(), exact.astype(np.float32), rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@given(st.lists(st.one_of(st.integers(0, 10**9), st.floats(0, 1e9)), min_size=2, max_size=5), seeds)
+def test_the_sum_in_one_pass_has_the_bits_of_products_added_one_by_one(dtype, w, seed):
+    pairs = updates([1.0] * len(w), seed, dtype)
+    total = None
+    for (_, update), weight in zip(pairs, w, strict=True):
+        weighted = Update(update.payload, weight)
+        total = Mean().add_to(total, weighted) if total else Mean().to_summand(weighted)
+    products = stacked(pairs, "a").astype(np.float64) * np.array(w, dtype=np.float64)[:, None, None]
+    assert total is not None
+    assert total["a"].tolist() == functools.reduce(np.add, products).tolist()
 
 
 def test_mean_does_not_lose_small_terms_beside_large_ones():
