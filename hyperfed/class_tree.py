@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.core import check
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 from fedbolic.manifolds import Places, Poincare
@@ -56,9 +57,8 @@ class ClassTree(Arrangement):
 
     Args:
         tree: The hierarchy of the classes, such as ``HierarchyFile`` for a file of parents.
-        layout: Places of its nodes in as many dimensions as features have, such as
-            ``TreeLayout(way="boxes", dim=20, radius=5.0)``. With a small radius all classes are
-            about equally far apart, with a large one siblings are closer.
+        layout: Places of its nodes in as many dimensions as features have: ``Cones``, or
+            ``TreeLayout`` of :mod:`fedbolic.hierarchies`.
 
     Raises:
         ValueError: When placed, if the tree has another number of leaves than there are classes,
@@ -81,6 +81,7 @@ class ClassTree(Arrangement):
         self, num_classes: int, dim: int, slope: float
     ) -> Float64[Tensor, "classes dim"]:
         check_slope(slope)
+        check.at_least(2, num_classes=num_classes)
         tree, ball = self.tree.read(None, download=False), Poincare()
         num_children = torch.bincount(tree.primary_parents + 1, minlength=len(tree) + 1)[1:]
         leaves = (num_children == 0).nonzero().squeeze(-1)

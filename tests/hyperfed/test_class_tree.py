@@ -6,8 +6,9 @@ import math
 import geoopt
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch.nn.functional import normalize
 from torch.testing import assert_close
 
 from fedbolic.core.rng import Rng
@@ -18,13 +19,42 @@ from fedbolic.data import (
     HierarchyFile,
     RandomTree,
     balanced_tree,
+    random_tree,
 )
 from fedbolic.hierarchies import TreeLayout
 from fedbolic.nn.network.backbone import MLP
-from hyperfed import ClassTree, HyperFed
+from hyperfed import ClassTree, Cones, HyperFed
+from hyperfed.prototypes import min_angle, prototypes, tammes
 
 BALL = geoopt.PoincareBall()
 SQUARE = BalancedTree(branching=2, depth=2)
+
+
+@given(st.integers(1, 12), st.integers(0, 4), st.integers(6, 8), st.floats(0.5, 2.0))
+def test_edges_of_cones_have_their_lengths_and_neighbours_the_angles_of_tammes(
+    n, seed, dim, growth
+):
+    tree = random_tree(n, Rng(seed))
+    points = Cones(dim, length=0.6, growth=growth).place(tree).points
+    above, depths = tree.primary_parents, tree.depths
+    for node in range(1, n):
+        expected = 0.6 * growth ** int(depths[above[node]])
+        assert float(BALL.dist(points[node], points[above[node]])) == pytest.approx(
+            expected, rel=1e-9
+        )
+    for node in range(n):
+        below = (above == node).nonzero().flatten()
+        around = points[[*below.tolist(), *([int(above[node])] if node else [])]]
+        directions = normalize(BALL.logmap(points[node], around), dim=1)
+        if len(directions) > 1:
+            assert min_angle(directions) >= min_angle(tammes(len(directions), dim)) - 1e-6
+
+
+@given(st.integers(2, 12), st.integers(2, 12), st.floats(0.1, 0.99))
+def test_cones_of_classes_without_superclasses_are_the_prototypes_of_the_paper(n, dim, slope):
+    assume(n <= 2 * dim)  # a construction is known, which is balanced about the origin
+    points = ClassTree(BalancedTree(n, 1), Cones(dim)).prototypes(n, dim, slope)
+    assert_close(points, prototypes(n, dim, slope), rtol=0, atol=1e-12)
 
 
 def boxes(dim, radius=5.0):
@@ -61,10 +91,12 @@ def test_distances_are_those_of_the_layout_where_nothing_is_scaled(dim):
     assert not torch.allclose(any_slope, points)
 
 
-@pytest.mark.parametrize("dim", [5, 10, 100])
-def test_every_class_of_cifar_100_is_nearer_to_its_siblings(dim):
+@pytest.mark.parametrize(
+    "layout", [boxes(5), boxes(10), boxes(100), Cones(10, 1.5, 1.0), Cones(100)]
+)
+def test_every_class_of_cifar_100_is_nearer_to_its_siblings(layout):
     tree = CIFAR100Superclasses().read(None, download=False)
-    points = ClassTree(CIFAR100Superclasses(), boxes(dim)).prototypes(100, dim, 0.9)
+    points = ClassTree(CIFAR100Superclasses(), layout).prototypes(100, layout.dim, 0.9)
     distances = BALL.dist(points[:, None], points)
     above = tree.primary_parents[:100]
     siblings = above[:, None] == above
@@ -106,6 +138,11 @@ def test_classes_of_a_file_are_its_leaves_in_the_order_of_their_names(tmp_path):
 def test_a_tree_that_does_not_fit_is_refused(tree, layout, error):
     with pytest.raises(ValueError, match=error):
         ClassTree(tree, layout).prototypes(4, 4, 0.9)
+
+
+def test_one_class_has_no_neighbours():
+    with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
+        ClassTree(BalancedTree(1, 2), boxes(4)).prototypes(1, 4, 0.9)
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0, math.nan])
