@@ -28,7 +28,7 @@ UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests
 	tests/data/contract/test_client_slices.py tests/report/test_browser.py tests/report/test_html_report.py \
 	tests/testing/test_fresh_process.py \
 	$(addprefix tests/nn/functional/test_,convolution_memory.py recomputed.py) \
-	$(foreach room,core data hierarchies manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py derivatives.py door.py)))
+	$(foreach room,core data hierarchies knowledge manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py derivatives.py door.py)))
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
 # the folders and files whose tests train convolutions

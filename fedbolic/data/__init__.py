@@ -51,6 +51,22 @@ from fedbolic.data.images.cifar_superclasses import CIFAR100Superclasses
 from fedbolic.data.images.digits import Digits
 from fedbolic.data.images.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.images.image_folder import ImageFolder
+from fedbolic.data.knowledge.partitioned_triples import PartitionedTriples
+from fedbolic.data.knowledge.triple_partition import (
+    ByEntity,
+    ByRelation,
+    RandomTriples,
+    TriplePartition,
+)
+from fedbolic.data.knowledge.triple_sets import (
+    Families,
+    TripleFile,
+    TripleFolder,
+    TripleSet,
+    WordNetRelations,
+)
+from fedbolic.data.knowledge.triple_split import TripleSplit
+from fedbolic.data.knowledge.triples import Triples
 from fedbolic.data.partitioned import Partitioned
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.tables.adaptors import from_huggingface, from_partitioner, in_one
@@ -71,6 +87,8 @@ __all__ = [
     "BalancedTree",
     "BlockModel",
     "ByColumn",
+    "ByEntity",
+    "ByRelation",
     "CIFAR100Superclasses",
     "ClassRuns",
     "Client",
@@ -82,6 +100,7 @@ __all__ = [
     "Disease",
     "EMNISTLetters",
     "Examples",
+    "Families",
     "FashionMNIST",
     "FederatedData",
     "FederatedLinks",
@@ -120,11 +139,13 @@ __all__ = [
     "Partition",
     "Partitioned",
     "PartitionedHierarchy",
+    "PartitionedTriples",
     "Planetoid",
     "Points",
     "Pooled",
     "RandomPairs",
     "RandomTree",
+    "RandomTriples",
     "Rows",
     "Shards",
     "Source",
@@ -136,8 +157,15 @@ __all__ = [
     "Table",
     "TableFile",
     "TreesAndRings",
+    "TripleFile",
+    "TripleFolder",
+    "TriplePartition",
+    "TripleSet",
+    "TripleSplit",
+    "Triples",
     "ValidationFold",
     "WholeGraphs",
+    "WordNetRelations",
     "agree_names",
     "balanced_tree",
     "from_huggingface",

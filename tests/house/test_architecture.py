@@ -17,6 +17,7 @@ ROOMS = (
     ("fedbolic.manifolds", "fedbolic.data.graphs", "fedbolic.data.hierarchies"),
     (
         "fedbolic.data.images",
+        "fedbolic.data.knowledge",
         "fedbolic.data.tables",
         "fedbolic.search",
         "fedbolic.hierarchies.layouts",
@@ -33,7 +34,7 @@ ROOMS = (
     ("fedbolic.federated.privacy",),
     ("fedbolic.federated.secure", "fedbolic.federated.attacks"),
     ("fedbolic.federated",),
-    ("fedbolic.methods", "fedbolic.hierarchies", "hyperfed", "flynn"),
+    ("fedbolic.methods", "fedbolic.hierarchies", "fedbolic.knowledge", "hyperfed", "flynn"),
     ("fedhull.geometry", "flatland.graphs"),
     ("fedhull", "flatland.rivals"),
     ("flatland",),
@@ -75,7 +76,7 @@ def floor(room):
 
 def system(room):
     """The published system that a room belongs to; systems never import one another."""
-    tops = ("fedbolic.methods", "fedbolic.hierarchies", *INSTALLED[1:])
+    tops = ("fedbolic.methods", "fedbolic.hierarchies", "fedbolic.knowledge", *INSTALLED[1:])
     return next((top for top in tops if f"{room}.".startswith(f"{top}.")), None)
 
 

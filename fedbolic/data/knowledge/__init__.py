@@ -1,0 +1,1 @@
+"""Knowledge graphs: named triples, and their partitioning among clients."""
