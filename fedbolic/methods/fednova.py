@@ -10,7 +10,7 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.update import AggregatedUpdate, find_outside
+from fedbolic.federated.aggregators.update import LONGEST_PART, AggregatedUpdate, find_outside
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.optim import SGD, Optimizer
 
@@ -90,6 +90,8 @@ class FedNova(ClassifierMethod):
         if (fault := find_outside(payload, "norm", 0, math.inf)) is not None:
             return fault
         steps = max(1.0, float(payload["norm"]))
+        if norm * steps <= LONGEST_PART:
+            return None
         whole = {**payload, "delta": tree.scale(payload["delta"], steps)}
         return super().find_fault(message, whole, norm * steps)
 

@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 
 from fedbolic.core import tree
-from fedbolic.core.types import Tree
+from fedbolic.core.types import Params, Tree
 
 LONGEST_PART = 1e6
 """Longest part of a payload, in units of 1 plus the Euclidean norm of the message."""
 
 OUTLYING = 1e3
 """The same for a client that is suspected once the server's state is not finite."""
+
+MOST_COUNTS = 4096
+"""Most integers of a part of a payload that are copied to the host in order to be examined."""
 
 MOST_WEIGHT = 1e9
 """Maximum weight of an update, usually a number of examples."""
@@ -69,6 +72,7 @@ class StackedRow:
         client_state: The client state that was computed with it.
         norm: Upper bound of the Euclidean norm of all floating numbers of both; NaN or infinite if
             none is known.
+        counts: The :func:`counts_of` of the payload on the host.
     """
 
     stack: StackedPayload | None
@@ -76,6 +80,7 @@ class StackedRow:
     payload: Tree
     client_state: Tree
     norm: float
+    counts: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +136,43 @@ def split_columns(
     values = [x.tolist() if x.device.type == "cpu" else x.unbind() for x in columns.values()]
     rows = zip(*values, strict=True) if values else [()] * num_clients
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def counts_of(payload: Tree, *, num_axes: int = 0) -> Params:
+    """Parts of a payload that are integers or single numbers, which bounds compare on the host.
+
+    Parts of many integers are left out.
+
+    Args:
+        payload: Payload of one client, or a stack.
+        num_axes: Leading axes of clients.
+    """
+    return {
+        name: x
+        for name, x in payload.items()
+        if isinstance(x, Tensor)
+        and not x.is_complex()
+        and (x.ndim == num_axes or not x.is_floating_point())
+        and x.shape[num_axes:].numel() <= MOST_COUNTS
+    }
+
+
+def on_host(values: Sequence[Tensor]) -> list[Tensor]:
+    """Real numbers of one device on the host by a single transfer: in float64, integers in int64.
+
+    Args:
+        values: Tensors of any shapes.
+
+    Example:
+        >>> on_host([torch.tensor([1.5]), torch.tensor(3)])
+        [tensor([1.5000], dtype=torch.float64), tensor(3)]
+    """
+    wide = [x.double() if x.is_floating_point() else x.long() for x in values]
+    if not wide or wide[0].device.type == "cpu":
+        return wide
+    bits = torch.cat([x.flatten().view(torch.float64) for x in wide]).cpu()
+    parts = bits.split([x.numel() for x in wide])
+    return [part.view(x.dtype).view(x.shape) for part, x in zip(parts, wide, strict=True)]
 
 
 def host_or_scalar(x: Tensor | float) -> Tensor | float:

@@ -25,15 +25,16 @@ class BatchLoader:
     Args:
         tasks: One task per client, in descending order of the number of steps.
         repeats: Steps on each batch, at least 1.
+        width: Least number of positions of a step, of which the last ones may be padding.
     """
 
-    def __init__(self, tasks: Sequence[ClientTask], repeats: int) -> None:
+    def __init__(self, tasks: Sequence[ClientTask], repeats: int, *, width: int = 0) -> None:
         self.repeats = repeats
         self.examples, begins = joined_examples([task.examples.all() for task in tasks])
         self.device = next(iter(self.examples.values())).device
         plans = [task.plan for task in tasks]
         self.lengths = pad_stack([plan.lengths for plan in plans])
-        steps, width = self.lengths.shape[1], max(plan.positions.shape[1] for plan in plans)
+        steps, width = self.lengths.shape[1], max(width, longest_batch(tasks))
         positions = []
         for begin, plan in zip(begins, plans, strict=True):  # padding repeats the client's own
             s, b = plan.positions.shape  # first example, so a bad example affects its client alone
@@ -81,6 +82,11 @@ class BatchLoader:
             dims: dict[str, int | None] = dict.fromkeys(batch, 0)
             visit = self.visits[step % self.repeats]
             yield row, {**batch, "visit": visit}, {**dims, "visit": None}
+
+
+def longest_batch(tasks: Sequence[ClientTask]) -> int:
+    """Number of examples of the largest batch."""
+    return max(task.plan.positions.shape[1] for task in tasks)
 
 
 def plan_calls(lengths: Int[Tensor, "clients steps"], most: float) -> list[list[Call]]:

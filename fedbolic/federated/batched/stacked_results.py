@@ -6,10 +6,17 @@ import torch
 from torch import Tensor
 
 from fedbolic.core import tree
-from fedbolic.core.types import Tree
+from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.aggregators.update import StackedPayload, StackedRow, StackedUpdates, Update
+from fedbolic.federated.aggregators.update import (
+    StackedPayload,
+    StackedRow,
+    StackedUpdates,
+    Update,
+    counts_of,
+    on_host,
+)
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.joint import joint_results
 from fedbolic.federated.batched.stacking import Ended, joined, own_storage, unstacked
@@ -38,20 +45,29 @@ def results_of(
     context, axes = joined([task.context for task in tasks])
     local = without_seeds(ended.local)
     found = joint_results(method, local, clients, context, axes=axes)
-    numbers = [ended.losses, *ended.clamped.unbind(dim=1)]
+    numbers = [ended.losses, ended.clamped]
     if found is None:
-        (losses, outside, points), _ = _on_host(numbers)
+        losses, clamped = on_host(numbers)
         results = _one_by_one(method, tasks, local)
     else:
-        numbers.append(_norms_of_rows(found, like=ended.losses))
-        (losses, outside, points, norms), metrics = _on_host(numbers, found.metrics)
-        summed = isinstance(method.aggregator, Additive)
-        results = _rows_of(found, clients, metrics, norms=norms.tolist(), summed=summed)
-    clamped = zip(outside.tolist(), points.tolist(), strict=True)
+        counts = counts_of(found.payload, num_axes=1)
+        there = [x for of_one in found.metrics for x in of_one.values() if isinstance(x, Tensor)]
+        numbers += [_norms_of_rows(found, like=ended.losses), *counts.values()]
+        numbers += [torch.stack(there)] if there else []
+        losses, clamped, norms, *others = on_host(numbers)
+        metrics = with_numbers(found.metrics, others.pop().tolist() if there else [])
+        results = _rows_of(
+            found,
+            clients,
+            metrics,
+            norms=norms.tolist(),
+            counts=dict(zip(counts, others, strict=True)),
+            summed=isinstance(method.aggregator, Additive),
+        )
     return [
-        (with_training_metrics(update, task.client, task.plan, loss, clamped=counts), kept)
-        for (update, kept), task, loss, counts in zip(
-            results, tasks, losses.tolist(), clamped, strict=True
+        (with_training_metrics(update, task.client, task.plan, loss, clamped=outside), kept)
+        for (update, kept), task, loss, outside in zip(
+            results, tasks, losses.tolist(), clamped.tolist(), strict=True
         )
     ]
 
@@ -74,6 +90,7 @@ def _rows_of(
     metrics: Sequence[Mapping[str, float]],
     *,
     norms: Sequence[float],
+    counts: Params,
     summed: bool,
 ) -> list[tuple[Update, Tree]]:
     """Result of every client.
@@ -89,11 +106,14 @@ def _rows_of(
     else:
         payloads = _owned(payloads)
     metrics = metrics or [{} for _ in clients]
+    counted = unstacked(counts, len(clients))
+    rows = [
+        StackedRow(stack, *of_one)
+        for of_one in zip(range(len(clients)), payloads, states, norms, counted, strict=True)
+    ]
     return [
-        (Update(payload, weight, named, StackedRow(stack, i, payload, kept, norm)), kept)
-        for i, (payload, kept, weight, named, norm) in enumerate(
-            zip(payloads, states, found.weights, metrics, norms, strict=True)
-        )
+        (Update(row.payload, weight, named, row), row.client_state)
+        for row, weight, named in zip(rows, found.weights, metrics, strict=True)
     ]
 
 
@@ -112,17 +132,6 @@ def _owned(trees: Sequence[Tree]) -> list[Tree]:
         to, of = (list(tensors) for tensors in zip(*pairs, strict=True))
         torch._foreach_copy_(to, of)  # pyright: ignore[reportPrivateImportUsage]
     return found
-
-
-def _on_host(
-    columns: Sequence[Tensor], metrics: Sequence[Mapping[str, float | Tensor]] = ()
-) -> tuple[list[Tensor], list[dict[str, float]]]:
-    """Vectors in float64 and metrics of clients on the CPU, by a single transfer."""
-    there = [x for of_client in metrics for x in of_client.values() if isinstance(x, Tensor)]
-    vectors = [*columns, torch.stack(there)] if there else columns
-    values = torch.cat([x.double() for x in vectors]).cpu()
-    *vectors, scalars = values.split([*map(len, columns), len(there)])
-    return vectors, with_numbers(metrics, scalars.tolist())
 
 
 def _norms_of_rows(found: StackedUpdates, *, like: Tensor) -> Tensor:

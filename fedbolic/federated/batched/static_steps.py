@@ -84,7 +84,6 @@ class StaticSteps:
         window = max(1, min(MOST_STEPS, WINDOW_NUMBERS // max(1, num_rows * wave.width)))
         shape = num_rows, window
         self.plan = {name: x.new_zeros((*shape, *x.shape[2:])) for name, x in wave.plan().items()}
-        self.plan["positions"] = self.plan["positions"].new_zeros((*shape, wave.width))
         self.ascending = torch.arange(max(window, num_rows), device=self.device)
         # tensors, since a capture would repeat the value of a number for ever
         self.call = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -126,12 +125,6 @@ class StaticSteps:
         first, end, num_clients = calls[0].step, calls[-1].step + 1, len(wave.tasks)
         for name, x in wave.plan().items():
             to, x = self.plan[name][:, : end - first], x[:, first:end]
-            if name == "positions":
-                to, rest = to.split([x.shape[2], to.shape[2] - x.shape[2]], dim=2)
-                # examples of the client itself, so that a bad one affects it alone
-                if rest.numel():
-                    rest[:num_clients] = x[..., :1]
-                    rest[num_clients:] = x[:1, :, :1]
             to[:num_clients].copy_(x)
             if num_clients < len(to):
                 to[num_clients:] = 0 if name == "counts" else x[:1]

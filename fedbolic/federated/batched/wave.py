@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedbolic.core import tree
 from fedbolic.core.types import Params, Tree
-from fedbolic.federated.batched.batch_loader import BatchLoader, plan_calls
+from fedbolic.federated.batched.batch_loader import BatchLoader, longest_batch, plan_calls
 from fedbolic.federated.batched.client_task import ClientTask, tree_form
 from fedbolic.federated.batched.stacking import joined
 from fedbolic.federated.contract.jagged import Jagged
@@ -65,14 +65,12 @@ class Wave:
         loader: Batches of these and possibly of further clients.
         begin: Row of the first task in ``loader``.
         most: Largest number of clients of a wave, to which buffers are limited.
-        batch_size: Largest batch; ``None`` if it is all examples of a client.
     """
 
     tasks: Sequence[ClientTask]
     loader: BatchLoader
     begin: int
     most: int
-    batch_size: int | None
 
     @property
     def rows(self) -> slice:
@@ -96,13 +94,10 @@ class Wave:
         """Numbers of clients of a call, as :func:`row_counts` gives them."""
         return row_counts(self.capacity)
 
-    @functools.cached_property
+    @property
     def width(self) -> int:
         """Length of a padded batch."""
-        longest = self.loader.positions.shape[2]
-        if self.loader.mixes_examples:
-            return longest if self.batch_size is None else max(longest, self.batch_size)
-        return max(longest, min(capacity(longest), self.batch_size or capacity(longest)))
+        return self.loader.positions.shape[2]
 
     @functools.cached_property
     def shares_examples(self) -> bool:
@@ -252,11 +247,15 @@ def waves(
         most: Number of clients that may be trained at the same time.
         batch_size: Largest batch; ``None`` if it is all examples of a client.
     """
-    loader, most = BatchLoader(tasks, repeats), min(most, size or most)
+    longest = longest_batch(tasks)
+    width = capacity(longest)
+    if batch_size is not None:
+        width = batch_size if tasks[0].model.mixes_examples else min(width, batch_size)
+    elif tasks[0].model.mixes_examples:
+        width = longest
+    loader, most = BatchLoader(tasks, repeats, width=width), min(most, size or most)
     size = size or len(tasks)
-    return [
-        Wave(tasks[i : i + size], loader, i, most, batch_size) for i in range(0, len(tasks), size)
-    ]
+    return [Wave(tasks[i : i + size], loader, i, most) for i in range(0, len(tasks), size)]
 
 
 def _parts(context: Tree) -> list[Any]:

@@ -4,16 +4,16 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedbolic.core import tree
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
-from fedbolic.core.types import Tree
+from fedbolic.core.types import Params, Tree
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
 from fedbolic.federated.aggregators.channel import Channel
 from fedbolic.federated.aggregators.update import (
@@ -21,7 +21,9 @@ from fedbolic.federated.aggregators.update import (
     OUTLYING,
     StackedRow,
     Update,
+    counts_of,
     norm_of,
+    on_host,
     rough_norm_of,
 )
 from fedbolic.federated.contract.engine import Failure, Result, RunStoppedError
@@ -63,18 +65,18 @@ class UpdateFilter:
     def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
         """Yield the usable updates as they arrive, in ascending order of client id."""
         form = None
-        for client, update, client_state, norm in self._read(results):
+        for client, update, client_state, known_numbers in self._read(results):
             expected = self._expected(client.id, form)
             aggregator = self.phase.aggregator
-            row, examined = _row_of(update, client_state), self._examined
+            examined = self._examined
             known = examined is not None and examined.covers(update, client_state, expected)
             fault = find_update_fault(
                 update,
                 client_state,
                 expected,
                 aggregator,
-                bounds=functools.partial(self._find_outside, client.id),
-                norm=row.norm if row is not None and math.isfinite(row.norm) else norm,
+                bounds=functools.partial(self._find_outside, client.id, known_numbers.counts),
+                norm=known_numbers.norm,
                 examined=known,
             )
             if fault is not None or isinstance(update, Failure):
@@ -106,9 +108,11 @@ class UpdateFilter:
             self._template = template, tree.signature(template)
         return self._template[1]
 
-    def _find_outside(self, client_id: int, payload: Tree, norm: float) -> str | None:
+    def _find_outside(
+        self, client_id: int, counts: Params, payload: Tree, norm: float
+    ) -> str | None:
         self.norms[client_id] = norm
-        return self.phase.find_fault(self.messages[client_id], payload, norm)
+        return self.phase.find_fault(self.messages[client_id], {**payload, **counts}, norm)
 
     def find_outliers(self, *, round: int, repeatable: bool) -> list[int]:
         """Ids of the clients without whom an exchange is attempted again, with a warning.
@@ -142,15 +146,15 @@ class UpdateFilter:
         )
         return outliers
 
-    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, float | None]]:
-        """Results with metrics on the host, and a bound of their norm, ``None`` if unknown.
+    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, "_Known"]]:
+        """Results with metrics on the host, and numbers that the host knows.
 
         Nothing is done ahead on the CPU, where no transfer is saved.
         """
         sent = next(iter(self.messages.values()), {})
         if all(x.device.type == "cpu" for x in tree.tensors(sent).values()):
             for result in results:
-                yield *result, None
+                yield *result, _known_of(_row_of(*result[1:]))
             return
         waiting: list[Result] = []
         for result in results:
@@ -325,21 +329,41 @@ def _row_of(update: object, client_state: object) -> StackedRow | None:
     return row if row.payload is update.payload and row.client_state is client_state else None
 
 
-def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, float | None]]:
-    """Results whose metrics have been read, and the norms of their values, ``None`` if unknown."""
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Numbers of a client's results that the host knows.
+
+    Args:
+        norm: Upper bound of the Euclidean norm of all floating numbers; ``None`` if unknown.
+        counts: Parts of the payload, of those that bounds compare.
+    """
+
+    norm: float | None = None
+    counts: Params = field(default_factory=dict)
+
+
+def _known_of(row: StackedRow | None) -> _Known:
+    """Numbers that an engine has read for a row."""
+    return _Known(row.norm, row.counts) if row and math.isfinite(row.norm) else _Known()
+
+
+def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, _Known]]:
+    """Results whose metrics have been read, and numbers that the host knows."""
     numbers = [_numbers_of(update, client_state) for _, update, client_state in results]
-    flat = [x.double() for of_client in numbers for x in of_client.values()]
-    found = iter(torch.stack(flat).tolist() if flat else [])
+    found = iter(on_host([x for of_client in numbers for x in of_client.values()]))
     for (client, update, client_state), of_client in zip(results, numbers, strict=True):
-        read = {name: next(found) for name in of_client}
-        norm = read.pop(None, None)
+        read = {place: next(found) for place in of_client}
+        known = _known_of(_row_of(update, client_state))
         if read and isinstance(update, Update):
-            update = dataclasses.replace(update, metrics={**update.metrics, **read})
-        yield client, update, client_state, norm
+            metrics = {name: float(x) for (kind, name), x in read.items() if kind == "metric"}
+            update = dataclasses.replace(update, metrics={**update.metrics, **metrics})
+            counts = {name: x for (kind, name), x in read.items() if kind == "count"}
+            known = _Known(float(read["norm", ""]), counts)
+        yield client, update, client_state, known
 
 
-def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[str | None, Tensor]:
-    """Metrics on an accelerator by name, and under ``None`` the norm of all floating numbers.
+def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[tuple[str, str], Tensor]:
+    """Numbers on an accelerator by kind and name: metrics, counts, and the norm of all floats.
 
     It is empty if the result cannot be examined like that, whatever it holds.
     """
@@ -355,11 +379,16 @@ def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[str | None
         numbers = [x for _, x in tree.leaves(both) if isinstance(x, float)]
         elsewhere = math.hypot(*numbers, *([float(tree.rough_norm(cpu))] if cpu else []))
         floats = [x for x in floats if x.device.type != "cpu"]
-        named = {n: x for n, x in update.metrics.items() if isinstance(x, Tensor) and not x.ndim}
-        devices = {x.device for x in (*floats, *named.values())}
+        metrics = {n: x for n, x in update.metrics.items() if isinstance(x, Tensor) and not x.ndim}
+        devices = {x.device for x in (*floats, *metrics.values())}
         if len(devices) != 1 or not floats or not math.isfinite(elsewhere):
             return {}
-        norm = tree.rough_norm(floats)
-        return {**named, None: norm + elsewhere if elsewhere else norm}
+        norm, counts = tree.rough_norm(floats), counts_of(update.payload)
+        counts = {name: x for name, x in counts.items() if x.device in devices}
+        return {
+            **{("metric", name): x for name, x in metrics.items()},
+            **{("count", name): x for name, x in counts.items()},
+            ("norm", ""): norm + elsewhere if elsewhere else norm,
+        }
     except Exception:  # the examination that follows says what is wrong
         return {}

@@ -57,6 +57,7 @@ from pathlib import Path
 import torch
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import Batched, LocalTraining, Sequential
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import ConvNet
 from fedbolic.core.rng import Rng
