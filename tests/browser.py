@@ -2,8 +2,8 @@
 
 With ``--image FILE.png`` it takes an image, with ``--script FILE.js`` it first runs a script in the
 page, whose value is the ``answer``; ``--size 500x900`` and ``--dark`` are the window's. Prints as
-JSON the messages of its console, addresses it asked for, and from the page itself its headings, the
-images that did not load, and how far it is wider than the window. Needs
+JSON the messages of its console, addresses it asked for, titles of its frames, and from the page
+itself its headings, the images that did not load, and how far it is wider than the window. Needs
 ``pip install PyQt6-WebEngine``.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 os.environ |= {
@@ -78,7 +79,12 @@ def main(asked_for: argparse.Namespace) -> int:
         app.exit(0)
 
     def look(answer):
-        shown.runJavaScript(LOOK, lambda seen: show({**seen, "answer": answer}))
+        frames = shown.mainFrame().children()
+        titles = ["" for _ in frames]
+        for number, frame in enumerate(frames):
+            frame.runJavaScript("document.title", partial(titles.__setitem__, number))
+        more = {"answer": answer, "frames": titles}
+        shown.runJavaScript(LOOK, lambda seen: show({**seen, **more}))
 
     def work():
         script = "null" if asked_for.script is None else asked_for.script.read_text()

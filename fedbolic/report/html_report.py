@@ -1,4 +1,8 @@
-"""One self-contained page about finished runs: no network, no scripts, images inside the file."""
+"""One self-contained page about finished runs: no network, images inside the file.
+
+The only scripts are those of the maps of hierarchies, each in a frame of its own, which can read
+neither the page nor other files. They and the names come from this library and from arrays.
+"""
 
 import base64
 import contextlib
@@ -62,6 +66,7 @@ SECONDS = (
     "Seconds between checkpoints. The first round includes what is done once. Runs that shared "
     "the machine slowed one another."
 )
+MAP = "Map of {}: drag, search a name, or click on a node twice."
 REPEAT = (
     "To repeat a run, give the config.yaml of its folder to fedbolic run --config, with a new "
     "--name."
@@ -154,6 +159,7 @@ def _sections(folder: Path, rows: Sequence[TableRow]) -> dict[str, list[_Block]]
         "Curvatures": _panel(CURVATURES, curvatures_panel, measured, "train/curvature"),
         "Time": _panel(SECONDS, seconds_panel, measured, times),
         "Figures": _figures(rows),
+        "Maps": _maps(rows),
         "Differences of the configurations": _differences(configs),
     }
 
@@ -217,6 +223,28 @@ def _figures(rows: Sequence[TableRow]) -> list[_Block]:
         if file.with_suffix(".png").exists()
     }
     return [("figures", images)] if images else []
+
+
+def _maps(rows: Sequence[TableRow]) -> list[_Block]:
+    """Maps of the first seed of every row whose method embeds the nodes of a hierarchy."""
+    embedded = {row.name: row.folders[0].embedding for row in rows}
+    embedded = {name: file for name, file in embedded.items() if file.exists()}
+    if not embedded:
+        return []
+    from fedbolic.hierarchies.embedding import Embedding  # needs torch
+    from fedbolic.hierarchies.view import view_page
+
+    blocks: list[_Block] = []
+    for name, file in embedded.items():
+        try:
+            embedding = Embedding.load(file)
+        except ValueError as error:
+            raise DamagedError(file, f"is damaged: {error}") from error
+        try:
+            blocks.append(("map", view_page(embedding, title=name), MAP.format(name)))
+        except ValueError as error:
+            blocks.append(("note", f"{name} has no map: {error}"))
+    return blocks
 
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> list[_Block]:

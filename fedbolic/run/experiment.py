@@ -36,6 +36,7 @@ from fedbolic.methods import FedAvg
 from fedbolic.run.callbacks import notify
 from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
+from fedbolic.run.embeddings import save_common_embedding
 from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.run.record import RunFolder, refuse_existing
 from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
@@ -83,7 +84,7 @@ def run(
 
     Returns:
         The run's folder, with ``config.yaml``, ``metrics.csv``, ``times.csv``, ``state.pt``,
-        ``environment.json``, and ``figures`` if the method gives any.
+        ``environment.json``, and ``figures`` and ``embedding.npz`` if the method gives any.
 
     Raises:
         SetupError: If the run cannot start; nothing has been written then.
@@ -362,19 +363,20 @@ def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
 
 
 def _finish(job: _Job, folder: RunFolder, state: TrainerState, *, anew: bool = True) -> None:
-    """Save the method's figures unless they are there, and then that nothing is left to do."""
+    """Save embedding and figures unless they are there, and then that nothing is left to do."""
     if (not anew and folder.figures()) or _save_figures(job, folder, state):
         with contextlib.suppress(OSError):  # the next resume looks again
             folder.mark_complete()
 
 
 def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> bool:
-    """Save the method's figures; a failure is only a warning because the run is complete."""
+    """Save figures and embedding; a failure is only a warning because the run is complete."""
     try:
         stream = job.stream.at("figures")
         with torch.no_grad(), stream.as_torch_global(job.device):
             data = job.data if job.trainer.privacy is None else job.data.without_clients()
             if isinstance(job.method, Reporting):
+                save_common_embedding(folder, job.method, state.server_state, data)
                 folder.save_figures(job.method.figures(state.server_state, data))
         return True
     except OSError as error:

@@ -18,7 +18,7 @@ Folders: TypeAlias = Path | str | Sequence[Path | str]
 COMPLETE = "complete.json"
 """File with length and checksum of every other file of a run that has nothing left to do."""
 
-_LASTING = ("config.yaml", "environment.json", "engine.json", *HEADERS, "state.pt")
+_LASTING = ("config.yaml", "environment.json", "engine.json", *HEADERS, "state.pt", "embedding.npz")
 """Files that such a run no longer changes, besides those of client states and figures."""
 
 _Line = TypeVar("_Line", "Row", "ExchangeTime")
@@ -37,8 +37,8 @@ class RunFiles:
     """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
 
     It also contains ``engine.json`` if the engine was chosen automatically, ``clients-N.log`` if
-    clients keep state, a folder ``figures`` if the method gives figures, and ``complete.json`` once
-    nothing is left to do.
+    clients keep state, a folder ``figures`` if the method gives figures, ``embedding.npz`` if it
+    embeds the nodes of a hierarchy, and ``complete.json`` once nothing is left to do.
 
     Args:
         path: The folder.
@@ -55,6 +55,11 @@ class RunFiles:
     def checkpoint(self) -> Path:
         """File with the state after the last exchange."""
         return self.path / "state.pt"
+
+    @property
+    def embedding(self) -> Path:
+        """File with the embedding of all nodes and their names, if the method gives one."""
+        return self.path / "embedding.npz"
 
     @property
     def environment(self) -> dict[str, Any]:
