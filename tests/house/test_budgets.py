@@ -41,7 +41,7 @@ LAUNCHES = {
     "fedpub": ((111, 119), (126, 47), (129, 58)),
     "gcfl": ((102, 77), (117, 33), (120, 42)),
     "fedgnn": ((103, 152), (119, 58), (122, 68)),
-    "fedsage+": ((100, 78), (115, 34), (118, 44)),
+    "fedsage+": ((100, 78), (114, 35), (118, 44)),
     "fine-tuned gcn": ((103, 97), (118, 28), (121, 37)),
 }
 """For each engine of :data:`ENGINES`: launches of a step, and per client and round besides.
