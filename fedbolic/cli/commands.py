@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic import __version__
+from fedbolic.cli.client_list import ClientList, client_list
 from fedbolic.cli.help import options_in_full
-from fedbolic.cli.overview import ABOUT, FIRST_LINES, listed_configs
+from fedbolic.cli.overview import ABOUT, FIRST_LINES, LISTS
 from fedbolic.core.imports import extra
 from fedbolic.data import agree_names
 from fedbolic.federated import RunStoppedError
@@ -30,7 +31,7 @@ from fedbolic.run.configuration import (
     parser_of,
     setting_up,
 )
-from fedbolic.run.experiment import resume, run
+from fedbolic.run.experiment import dry_run, resume, run
 from fedbolic.run.exports import WRITERS, export
 from fedbolic.run.progress import ProgressBar, terminal
 from fedbolic.run.sweeps import sweep
@@ -79,8 +80,16 @@ def _execute(words: Sequence[str]) -> int:
         return 0
     functions = {"run": run, "sweep": sweep, "flower": run}
     settings = parse(command_line(), words, functions)
-    with _saying_how_to_go_on(settings["command"], words):
-        return COMMANDS[settings["command"]](vars(settings[settings["command"]]))
+    command = settings["command"]
+    asked = vars(settings[command])
+    if command in ("run", "flower") and not (asked["config"] or asked["method"] or asked["data"]):
+        raise SetupError(
+            f"{command} needs a configuration, a method or data: fedbolic {command} --config "
+            f"fedavg/quick, or fedbolic {command} --method HyperFed --data Digits; `fedbolic "
+            "configs`, `fedbolic methods` and `fedbolic data` list them"
+        )
+    with _saying_how_to_go_on(command, words):
+        return COMMANDS[command](asked)
 
 
 def _say(code: int, line: str) -> int:
@@ -122,10 +131,19 @@ def _naming_the_run(settings: dict[str, Any], bar: ProgressBar | None = None) ->
 
 def _run(settings: dict[str, Any]) -> int:
     settings = {**settings, "name": _name(settings)}
+    if settings.pop("dry_run"):
+        return _dry_run(settings)
     bar = ProgressBar(settings["name"] or "run")
     with _naming_the_run(settings, bar):
-        path = run(**given(run, settings), callbacks=[bar])
+        path = run(**given(run, settings), callbacks=[ClientList(), bar])
     return _report([path], path)
+
+
+def _dry_run(settings: dict[str, Any]) -> int:
+    data = dry_run(**given(run, settings))
+    held = "the clients of a private run are shown to nobody" if data is None else client_list(data)
+    sys.stdout.write(f"{held}\nthe run can start: nothing was trained or written\n")
+    return 0
 
 
 def _resume(settings: dict[str, Any]) -> int:
@@ -189,8 +207,8 @@ def _report_or_page(settings: dict[str, Any]) -> int:
     return 0
 
 
-def _configs(_: dict[str, Any]) -> int:
-    sys.stdout.write(listed_configs())
+def _list(name: str, _: dict[str, Any]) -> int:
+    sys.stdout.write(LISTS[name]())
     return 0
 
 
@@ -251,7 +269,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "resume": _resume,
     "sweep": _sweep,
     "flower": _flower,
-    "configs": _configs,
+    **{name: functools.partial(_list, name) for name in LISTS},
     "export": _export,
     "account": _account,
     "names": _names,
@@ -280,6 +298,9 @@ def command_line() -> ArgumentParser:
     for function in (run, sweep):
         command = parser_of(function)
         command.add_argument("--overwrite", action="store_true", help="Replace existing runs.")
+        if function is run:
+            about_dry = "Check the settings, and show what every client holds; train nothing."
+            command.add_argument("--dry-run", "--dry_run", action="store_true", help=about_dry)
         name = function.__name__
         commands.add_subcommand(name, command, help=about[name])
     command = parser_of(run)
@@ -301,7 +322,8 @@ def command_line() -> ArgumentParser:
         "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
     )
     commands.add_subcommand("report", command, help=about["report"])
-    commands.add_subcommand("configs", new_parser(), help=about["configs"])
+    for name in LISTS:
+        commands.add_subcommand(name, new_parser(), help=about[name])
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
     command.add_argument(

@@ -23,7 +23,7 @@ with extra("run", "the command line"):
 
 
 def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[str]) -> str:
-    """Help of a command, followed by the options of each class that the command would use.
+    """Help of a command; with more words, followed by the options of each class that it would use.
 
     Args:
         parser: Parser of the whole command line.
@@ -36,15 +36,22 @@ def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[
     """
     command, *others = (word for word in words if word not in ("-h", "--help"))
     text = _printed(parser, [command, "--help"])
-    # these options belong to the command and are not parameters of the function
-    known = [
-        word for word in others if not word.startswith(("--overwrite", "--deployment", "--app"))
-    ]
+    if not others:
+        return f"{text}\n{_MORE.format(command)}"
+    own = ("--overwrite", "--dry", "--deployment", "--app")  # no parameters of the function
+    known = [word for word in others if not word.startswith(own)]
     for key, owner in dict(_classes(function, read_words(function, known), "")).items():
         section = ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
         section.add_class_arguments(owner, key)
         text += f"\n--{key} {owner.__module__}.{owner.__qualname__}\n\n{section.format_help()}"
     return text
+
+
+_MORE = """\
+Options of a method and of its data:  fedbolic {0} --help --method HyperFed --data Digits
+Options that a configuration uses:    fedbolic {0} --help --config fedavg/quick
+Methods, data and configurations:     fedbolic methods, fedbolic data, fedbolic configs
+"""
 
 
 def _classes(function: Callable, asked: dict[str, Any], prefix: str) -> Iterator[tuple[str, type]]:

@@ -1,10 +1,12 @@
 """Answers of the command line that need neither torch nor the packages of a run."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedbolic import __version__
 from fedbolic.run.packaged_configs import config_names, description
+from fedbolic.run.public_classes import METHODS, heirs
 
 ABOUT = "Train and evaluate hyperbolic federated models."
 
@@ -20,6 +22,9 @@ FIRST_LINES = {
     "report": "Summarize runs in a Markdown table, and plot their accuracy by round and their "
     "figures.",
     "configs": "List the package's configurations.",
+    "methods": "List the federated methods.",
+    "data": "List the sources of clients, the data sets that they share out, and the partitions.",
+    "layers": "List the hyperbolic layers.",
     "export": "Save the result of a run in the format of a file's extension, and its card.",
     "names": "Write the file of all names in some files: one of each holder, then one of all "
     "holders.",
@@ -31,7 +36,7 @@ FIRST_LINES = {
 
 
 def overview(words: Sequence[str]) -> str | None:
-    """The version, the whole command line's help, all configurations, or a finished run's report.
+    """The version, the whole command line's help, a list, or a finished run's report.
 
     Args:
         words: Command-line arguments.
@@ -47,20 +52,58 @@ def overview(words: Sequence[str]) -> str | None:
     match list(words):
         case ["--version"]:
             return f"fedbolic {__version__}\n"
-        case ["-h" | "--help"]:
+        case [] | ["-h" | "--help"]:
             return _help()
-        case ["configs"]:
-            return listed_configs()
+        case [name] if name in LISTS:
+            return LISTS[name]()
         case ["resume", run] if not run.startswith("-"):
             return _finished(Path(run))
     return None
 
 
-def listed_configs() -> str:
-    """The package's configurations, each with its description."""
-    names = config_names()
-    width = max(map(len, names), default=0)
-    return "".join(f"{name:{width}}  {description(name)}\n" for name in names)
+def _configs() -> str:
+    return _lines({name: description(name) for name in config_names()})
+
+
+def _methods() -> str:
+    end = "Options of a method: fedbolic run --help --method NAME\n"
+    return f"{_classes('Method', *METHODS)}\n{end}"
+
+
+def _data() -> str:
+    kinds = {
+        "Sources of clients, for --data": "Source",
+        "Data sets, for --data or --data.dataset": "Dataset",
+        "Graphs, for --data or --data.graph": "GraphSet",
+        "Hierarchies, for --data or --data.hierarchy": "HierarchySet",
+        "Partitions of data sets, for --data.partition": "Partition",
+        "Partitions of graphs, for --data.partition": "GraphPartition",
+        "Partitions of hierarchies, for --data.partition": "HierarchyPartition",
+    }
+    return "\n".join(
+        f"{title}:\n{_classes(kind, 'fedbolic.data')}" for title, kind in kinds.items()
+    )
+
+
+def _layers() -> str:
+    graph = _classes("MessagePassing", "fedbolic.nn.graph.convolution")
+    return f"{_classes('Module', 'fedbolic.nn', 'fedbolic.nn.graph.convolution')}{graph}"
+
+
+LISTS: dict[str, Callable[[], str]] = {
+    **{"configs": _configs, "methods": _methods, "data": _data, "layers": _layers},
+}
+"""Commands that list something, and the functions that give their text."""
+
+
+def _classes(kind: str, *packages: str) -> str:
+    about = {name: found.about for name, found in heirs(kind, *packages).items()}
+    return _lines({name: re.sub(r":\w+:`+|`+", "", line) for name, line in about.items()})
+
+
+def _lines(about: dict[str, str]) -> str:
+    width = max(map(len, about), default=0)
+    return "".join(f"{name:{width}}  {line}\n" for name, line in about.items())
 
 
 def _finished(path: Path) -> str | None:

@@ -1,5 +1,6 @@
 """Conversion of YAML and command-line options to objects, and back to YAML."""
 
+import argparse
 import contextlib
 import dataclasses
 import functools
@@ -10,12 +11,14 @@ import types
 import typing
 from abc import ABC
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from fedbolic.core.imports import STANDARD, MissingExtraError, extra, namesake
 from fedbolic.core.reading import read_text
 from fedbolic.core.yaml_text import SETTINGS_SIZE, null_for_none, refuse_unclear
+from fedbolic.run.mistakes import explained, with_known_classes
 from fedbolic.run.packaged_configs import find_config
 
 with extra("run", "fedbolic.run"):
@@ -24,6 +27,7 @@ with extra("run", "fedbolic.run"):
         ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
         ArgumentError,
         ArgumentParser,
+        DefaultHelpFormatter,
         Namespace,
         get_loader,
         set_loader,
@@ -73,7 +77,24 @@ def new_parser(**settings: Any) -> ArgumentParser:
     Args:
         **settings: Keyword arguments of jsonargparse's ``ArgumentParser``.
     """
+    settings = {"formatter_class": HelpFormatter, **settings}
     return ArgumentParser(exit_on_error=False, parser_mode=MODE, **settings)
+
+
+class HelpFormatter(DefaultHelpFormatter):
+    """Help without lists of classes, which have commands of their own, and with short names."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an option, unless it prints the help of a class, as ``--help`` does, too."""
+        if not action.dest.endswith(".help"):
+            super().add_argument(action)
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        text = super()._expand_help(action)
+        text = re.sub(r", known subclasses: [^)]*\)$", ")", text)
+        text = re.sub(r"default: \{'class_path': '[\w.]*?(\w+)'.*\}", r"default: \1", text)
+        text = re.sub(r"<class '(\w+)'>", r"\1", text)
+        return re.sub(r"(\(type: \w+), default: null", r"\1", text)  # the function's own applies
 
 
 class _ConfigFile(ActionConfigFile):
@@ -183,18 +204,39 @@ def read_words(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
 def _parse_words(
     parser: ArgumentParser, arguments: Sequence[str], function: Callable | None
 ) -> Namespace:
-    """Parse arguments, with an example in the error about options of a class that is not named."""
+    """Parse arguments, in which public classes have short names, and explain mistakes."""
     try:
         return parser.parse_args(list(arguments))
     except ArgumentError as error:
-        found = re.fullmatch(r'Parser key "(\w+)": Expected .* is abstract', one_line(error))
+        text = one_line(error)
+        if (again := with_known_classes(arguments, text)) is not None:
+            return _parse_words(parser, again, function)
+        found = re.fullmatch(rf'Parser key "(\w+)": {_NO_CLASS}.*', text)
         if function is None or found is None or found[1] not in _replaceable(function):
-            raise
+            raise SetupError(explained(text, partial(_options, parser, function))) from error
         default = plain(inspect.signature(function).parameters[found[1]].default)["class_path"]
         raise SetupError(
-            f"{found[1]} must name a class that can be created, such as --{found[1]}={default}, "
-            "even if only its options are given"
+            f"{found[1]} must name a class that can be created, such as "
+            f"--{found[1]}={default.rpartition('.')[2]}, even if only its options are given"
         ) from error
+
+
+_NO_CLASS = r"(Expected .* is abstract|Not a valid subclass of \w+\. Got value: NestedArg)"
+
+
+def _options(parser: ArgumentParser, function: Callable | None) -> Iterator[str]:
+    """Names of the options of a command, with those of the classes that it uses by default."""
+    yield from (action.dest for action in parser._actions)
+    for name, (_, default) in parameters(function).items() if function else ():
+        if dataclasses.is_dataclass(default):
+            yield from _fields(default, name)
+
+
+def _fields(record: Any, prefix: str) -> Iterator[str]:
+    for field in dataclasses.fields(record):
+        yield (name := f"{prefix}.{field.name}")
+        if dataclasses.is_dataclass(value := getattr(record, field.name)):
+            yield from _fields(value, name)
 
 
 def _refuse_null(function: Callable, asked: Namespace) -> None:

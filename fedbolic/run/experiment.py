@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.run.embeddings import save_common_embedding
 from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
-from fedbolic.run.record import RunFolder, refuse_existing
+from fedbolic.run.record import RunFolder, refuse_existing, refuse_unclear_name
 from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
 from fedbolic.run.suited_methods import suited_methods
 
@@ -129,6 +130,26 @@ def _run(
     return path
 
 
+def dry_run(**settings: Any) -> FederatedData | None:
+    """Check a run as if it began: its settings, its data, and whether the method can learn from it.
+
+    Args:
+        **settings: As for :func:`run`.
+
+    Returns:
+        The clients' data; ``None`` for a private run, which shows them to nobody.
+
+    Raises:
+        SetupError: If the run could not start.
+    """
+    call = inspect.signature(run).bind(**settings)
+    call.apply_defaults()
+    with setting_up(), reproducible(place(call.arguments)):
+        job = _prepare(call.arguments, (), None)
+        _begin(job)
+        return job.open_data
+
+
 def resume(
     path: str | Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None
 ) -> bool:
@@ -201,6 +222,12 @@ class _Job:
         """True if the run's folder holds keys until the last round has ended."""
         return self.trainer.privacy is not None or self.method.traits.keeps_secrets
 
+    @property
+    def open_data(self) -> FederatedData | None:
+        """The clients' data, if the run is not private and the clients are in this process."""
+        is_remote = isinstance(self.trainer.engine, Remote)
+        return None if self.keeps_secrets or is_remote else self.data
+
     def arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """Context for training and evaluating clients in the run's precision."""
         return arithmetic(self.settings["precision"], self.device)
@@ -259,21 +286,6 @@ def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> Federate
     return nodes.federation(holdout)
 
 
-def refuse_unclear_name(name: str | None, runs: Path) -> None:
-    """Refuse a name whose folder would lie outside the folder of all runs.
-
-    Args:
-        name: Name of a run or a sweep.
-        runs: Folder that contains all runs.
-
-    Raises:
-        SetupError: If the name is empty, absolute, or leaves the folder.
-    """
-    parts = Path(name or "run").parts
-    if not parts or ".." in parts or Path(parts[0]).is_absolute():
-        raise SetupError(f"name must stay inside {runs} and be a folder name, got {name!r}")
-
-
 def _facts(data: FederatedData) -> dict[str, Any]:
     """Facts about the data that a trained model needs outside the federation."""
     facts = {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
@@ -325,7 +337,8 @@ def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
     """Run the remaining rounds, save each one, and return the last state."""
     rounds = job.method.rounds
     exchanges = job.trainer.run(job.method, job.data, job.stream, state)
-    notify(job.callbacks, "on_run_start", round=state.round, rounds=rounds)
+    told = {"round": state.round, "rounds": rounds, "data": job.open_data}
+    notify(job.callbacks, "on_run_start", **told)
     status = "failed"
     try:
         began = time.perf_counter()

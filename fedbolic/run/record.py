@@ -265,6 +265,21 @@ def _read_entries(file: Path, *, device: str | None = None) -> dict[str, Any]:
     return found
 
 
+def refuse_unclear_name(name: str | None, runs: Path) -> None:
+    """Refuse a name whose folder would lie outside the folder of all runs.
+
+    Args:
+        name: Name of a run or a sweep.
+        runs: Folder that contains all runs.
+
+    Raises:
+        ValueError: If the name is empty, absolute, or leaves the folder.
+    """
+    parts = Path(name or "run").parts
+    if not parts or ".." in parts or Path(parts[0]).is_absolute():
+        raise ValueError(f"name must stay inside {runs} and be a folder name, got {name!r}")
+
+
 def refuse_existing(path: Path) -> None:
     """Refuse a folder that already exists.
 

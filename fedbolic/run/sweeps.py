@@ -12,9 +12,10 @@ from fedbolic.core import check
 from fedbolic.core.published import PublishedNumber, read_published, write_published
 from fedbolic.federated import RunStoppedError
 from fedbolic.run.configuration import SetupError, build, describe, plain, read_words, setting_up
-from fedbolic.run.experiment import refuse_unclear_name, resume, run
+from fedbolic.run.experiment import resume, run
 from fedbolic.run.jobs import Job, run_jobs
 from fedbolic.run.progress import ProgressBar
+from fedbolic.run.record import refuse_unclear_name
 
 TAKEN = {"seed", "name", "runs"}
 """Settings of a run that the sweep determines."""

@@ -233,8 +233,8 @@ def test_an_odd_configuration_is_refused_in_one_line(text, names, fedbolic, tmp_
 
 ODD_SWEEPS = {
     "a row twice": ("rows: {a: null, a: null}", ["'a'", "second time"]),
-    "no base": ("base: null\nrows: {a: null}", ["required", "base"]),
-    "no rows": ("rows: null", ["required", "rows"]),
+    "no base": ("base: null\nrows: {a: null}", ["needs base"]),
+    "no rows": ("rows: null", ["needs rows"]),
     "no seeds": ("rows: {a: null}\nseeds: null", ["seeds is null"]),
     "this folder": ("rows: {a: null}\nname: .", ["name must stay inside"]),
     "rows of themselves": ("rows: &a {b: *a}", ["&a holds itself"]),

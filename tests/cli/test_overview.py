@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedbolic.cli import commands
-from fedbolic.cli.overview import FIRST_LINES, overview
+from fedbolic.cli.overview import FIRST_LINES, LISTS, overview
 from fedbolic.remote import loopback
 from fedbolic.report import report
 from fedbolic.run.experiment import resume
@@ -17,7 +17,8 @@ from tests.command_line import ROOT
 @pytest.mark.parametrize("columns", ["60", "80", "200"])
 def test_the_help_is_that_of_the_whole_command_line(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
-    assert overview(["--help"]) == overview(["-h"]) == commands.command_line().format_help()
+    whole = commands.command_line().format_help()
+    assert overview(["--help"]) == overview(["-h"]) == overview([]) == whole
 
 
 def test_first_lines_are_those_of_the_functions():
@@ -32,6 +33,14 @@ def test_first_lines_are_those_of_the_functions():
     ]
 
 
+def test_lists_name_what_there_is():
+    named = {name: overview([name]).split() for name in LISTS}
+    assert {"HyperFed", "FlatLand", "FedHull", "FlyNN", "HierarchyEmbedding"} <= {*named["methods"]}
+    assert {"ClassifierMethod", "Method"}.isdisjoint(named["methods"])  # which nobody can run
+    assert {"Digits", "Planetoid", "Mammals", "Dirichlet", "Metis"} <= {*named["data"]}
+    assert {"Linear", "HGCNConv", "LorentzAttention"} <= {*named["layers"]}
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -40,14 +49,13 @@ def test_first_lines_are_those_of_the_functions():
         ["configs", "--help"],
         ["resume", "--help"],
         ["resume", "x"],
-        [],
     ],
 )
 def test_other_words_are_left_to_the_whole_command_line(words):
     assert overview(words) is None
 
 
-@pytest.mark.parametrize("word", ["--version", "--help", "configs"])
+@pytest.mark.parametrize("word", ["--version", "--help", *LISTS])
 def test_answers_import_no_torch(word):
     code = (
         "import sys; from fedbolic.__main__ import main; code = main(sys.argv[1:])\n"
