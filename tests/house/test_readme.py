@@ -121,7 +121,28 @@ def test_every_link_leads_somewhere():
 
 
 def test_the_front_page_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 95
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 80
+
+
+def claims(text):
+    """Rows of the table of claims, by their columns."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    heads = next(i for i, row in enumerate(rows) if row[0] == "claim")
+    return [dict(zip(rows[heads], row, strict=True)) for row in rows[heads + 1 :]]
+
+
+def test_a_claim_has_a_control_a_trivial_baseline_and_a_command():
+    found = claims((ROOT / "README.md").read_text())
+    assert len(found) >= 3
+    for claim in found:
+        for column in ("ours", "strongest control", "trivial"):
+            assert re.search(r"\d", claim[column]), (claim["claim"], column)
+        assert re.fullmatch(r"`.*`", claim["command"])
+
+
+def test_a_claim_without_a_control_would_be_found():
+    with pytest.raises(ValueError, match="shorter"):
+        claims("| claim | ours | trivial |\n| a | 1 |")
 
 
 @pytest.mark.parametrize("name", re.findall(r"--config ([\w/]+)`", (ROOT / PAGES[0]).read_text()))
