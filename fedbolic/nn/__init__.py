@@ -7,7 +7,6 @@ are Euclidean, so any PyTorch optimiser works.
 from fedbolic.core.pair_keys import contains_pair, pair_keys
 from fedbolic.nn.layers.activation import SpaceActivation, TangentActivation, TangentDropout
 from fedbolic.nn.layers.adapters import HypLoRALinear, LoRALinear, add_adapters
-from fedbolic.nn.layers.attention import LorentzAttention
 from fedbolic.nn.layers.busemann import BusemannLinear
 from fedbolic.nn.layers.change_curvature import ChangeCurvature
 from fedbolic.nn.layers.classify import MLR
@@ -15,7 +14,12 @@ from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.nn.layers.embedding import HyperbolicEmbedding
 from fedbolic.nn.layers.image_convolution import Conv2d
 from fedbolic.nn.layers.linear import Linear, LorentzFC
-from fedbolic.nn.layers.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
+from fedbolic.nn.layers.normalize import (
+    GyroBatchNorm,
+    HyperbolicBatchNorm,
+    HyperbolicLayerNorm,
+    HyperbolicRMSNorm,
+)
 from fedbolic.nn.layers.parameter_groups import parameter_groups
 from fedbolic.nn.layers.pool import CentroidPool, CentroidPool2d
 from fedbolic.nn.layers.prototype import BusemannHead, PrototypeHead
@@ -33,6 +37,10 @@ from fedbolic.nn.loss.decoder import FermiDirac
 from fedbolic.nn.loss.negatives import NegativeSampler
 from fedbolic.nn.loss.pair_loss import MarginLoss, RankingLoss
 from fedbolic.nn.loss.ranking import RankingScores, rank_and_map
+from fedbolic.nn.transformer.attention import LorentzAttention
+from fedbolic.nn.transformer.block import LorentzDecoderBlock, LorentzEncoderBlock
+from fedbolic.nn.transformer.embedding import LorentzPositions, PatchEmbedding
+from fedbolic.nn.transformer.networks import LorentzTransformer, LorentzViT
 
 __all__ = [
     "MLR",
@@ -53,14 +61,21 @@ __all__ = [
     "HyperbolicBatchNorm",
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",
+    "HyperbolicRMSNorm",
     "HyperbolicResidual",
     "Linear",
     "LoRALinear",
     "LogitScale",
     "LorentzAttention",
+    "LorentzDecoderBlock",
+    "LorentzEncoderBlock",
     "LorentzFC",
+    "LorentzPositions",
+    "LorentzTransformer",
+    "LorentzViT",
     "MarginLoss",
     "NegativeSampler",
+    "PatchEmbedding",
     "PrototypeHead",
     "RankingLoss",
     "RankingScores",

@@ -24,7 +24,7 @@ ROOMS = (
     ),
     ("fedbolic.data", "fedbolic.optim", "fedbolic.nn.functional", "fedbolic.nn.loss"),
     ("fedbolic.nn.layers",),
-    ("fedbolic.nn.graph", "fedbolic.nn.network"),
+    ("fedbolic.nn.graph", "fedbolic.nn.network", "fedbolic.nn.transformer"),
     ("fedbolic.nn",),
     ("fedbolic.federated.accounting", "fedbolic.federated.aggregators"),
     ("fedbolic.federated.scores",),

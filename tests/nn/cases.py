@@ -23,9 +23,16 @@ from fedbolic.nn import (
     HyperbolicEmbedding,
     HyperbolicLayerNorm,
     HyperbolicResidual,
+    HyperbolicRMSNorm,
     Linear,
     LorentzAttention,
+    LorentzDecoderBlock,
+    LorentzEncoderBlock,
     LorentzFC,
+    LorentzPositions,
+    LorentzTransformer,
+    LorentzViT,
+    PatchEmbedding,
     PrototypeHead,
     SpaceActivation,
     TangentActivation,
@@ -66,7 +73,7 @@ class Case:
     @property
     def model(self) -> type[Lorentz] | type[Poincare]:
         """Model of the layer."""
-        return self.kind if self.kind in KINDS else self.gives
+        return self.kind if self.kind in KINDS else self.gives or Lorentz
 
     def make(self, c: Curvature | float = 1.0, *, seed: int = 0) -> nn.Module:
         """The layer in float64, with random noise so that no parameter has a special value."""
@@ -145,6 +152,22 @@ def with_edges(layer, args):
     return *args, EDGES
 
 
+def decoder(manifold):
+    """A decoder block that is called with the points only; a hook adds them as the memory."""
+    block = LorentzDecoderBlock(manifold, DIM, 2, hidden_dim=6, rotary_base=100.0)
+    block.register_forward_pre_hook(with_memory)
+    return block
+
+
+def with_memory(block, args):
+    return *args, args[0]
+
+
+def attention(layer=LorentzAttention, **settings):
+    """Attention, or a block with it; squares of points far out are differences."""
+    return Case(build(layer, DIM, 2, **settings), Lorentz, Lorentz, reach=0.25)
+
+
 def on_nodes(make, *, kind: Any = Lorentz, raw="linear.curvature.raw"):
     return Case(on_graph(make), kind, kind, 3, shape=(5,), raw=raw)
 
@@ -169,7 +192,22 @@ CASES = {
     "TangentLinear without bias": Case(
         build(TangentLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
     ),
-    "LorentzAttention": Case(build(LorentzAttention, DIM, 2), Lorentz, Lorentz, reach=0.25),
+    "LorentzAttention": attention(),
+    "LorentzAttention with positions": attention(rotary_base=100.0),
+    "LorentzAttention of tangents": attention(stream="tangents"),
+    "LorentzEncoderBlock": attention(LorentzEncoderBlock, hidden_dim=6),
+    "LorentzEncoderBlock of tangents": attention(
+        LorentzEncoderBlock, hidden_dim=6, stream="tangents"
+    ),
+    "LorentzDecoderBlock": Case(decoder, Lorentz, Lorentz, reach=0.25),
+    "LorentzPositions": Case(build(LorentzPositions, 6, DIM), Lorentz, Lorentz, reach=0.5),
+    "PatchEmbedding": Case(build(PatchEmbedding, 3, 2, DIM), Euclidean, Lorentz, shape=(2, 3, 2)),
+    "LorentzTransformer": Case(
+        build(LorentzTransformer, DIM, DIM, 2, 1, causal=True, hidden_dim=6), None, Lorentz
+    ),
+    "LorentzViT": Case(
+        build(LorentzViT, 4, 2, DIM, 2, 1, 6, hidden_dim=6), Euclidean, None, 6, shape=(2, 3, 4)
+    ),
     "LorentzConv without loops": on_nodes(
         build(CentroidConv, DIM, 3, normalize=False, add_self_loops=False)
     ),
@@ -182,6 +220,9 @@ for kind in KINDS:
     BOTH = {
         "Linear": Case(build(Linear, DIM, 3), kind, kind, 3),
         "Linear without bias": Case(build(Linear, DIM, 3, bias=False), kind, kind, 3),
+        "Linear with an activation": Case(
+            build(Linear, DIM, 3, activation=torch.tanh), kind, kind, 3
+        ),
         "MLR": Case(build(MLR, DIM, 6), kind, None, 6),
         "CentroidConv": on_nodes(build(CentroidConv, DIM, 3), kind=kind),
         "HGCN": on_nodes(hgcn, kind=kind, raw="layers.0.linear.curvature.raw"),
@@ -210,8 +251,10 @@ for kind in KINDS:
         "GyroBatchNorm": Case(build(GyroBatchNorm, DIM), kind, kind),
         "GyroBatchNorm in training": Case(build(GyroBatchNorm, DIM), kind, kind, training=True),
         "HyperbolicLayerNorm": Case(build(HyperbolicLayerNorm, DIM), kind, kind),
+        "HyperbolicRMSNorm": Case(build(HyperbolicRMSNorm, DIM), kind, kind),
         "HyperbolicEmbedding": Case(build(HyperbolicEmbedding, DIM, DIM), None, kind),
         "CentroidPool": Case(CentroidPool, kind, kind),
+        "CentroidPool outwards": Case(build(CentroidPool, power=2.0), kind, kind, reach=0.25),
         "CentroidPool2d": Case(
             build(CentroidPool2d, 3, stride=1, padding=1), kind, kind, shape=(2, 3, 4)
         ),

@@ -19,6 +19,8 @@ from fedbolic.nn import (
     Linear,
     LorentzAttention,
     LorentzFC,
+    LorentzViT,
+    PatchEmbedding,
     PrototypeHead,
     SpaceActivation,
     TangentActivation,
@@ -38,10 +40,11 @@ NO_PARAMETERS = (
     ChangeCurvature,
     ToManifold,
 )
+OF_IMAGES = LorentzViT, PatchEmbedding
 
 
 def knows_its_width(layer):
-    return not isinstance(layer, NO_PARAMETERS) and not isinstance(layer, HyperbolicResidual)
+    return not isinstance(layer, (*NO_PARAMETERS, HyperbolicResidual, *OF_IMAGES))
 
 
 @every_layer
@@ -105,8 +108,7 @@ def test_a_curvature_of_many_values_is_refused_and_vmap_named(case):
 
 @every_layer
 def test_flat_space_is_a_ball_but_no_sheet(case):
-    kind = case.gives or case.kind
-    if kind is Lorentz:
+    if case.model is Lorentz:
         with pytest.raises(ValueError, match="above 0, got 0"):
             case.make(0.0)
     elif "ChangeCurvature" not in repr(case.make()):

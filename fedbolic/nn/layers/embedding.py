@@ -21,7 +21,7 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
     .. math:: y_i = \exp_0(w_i), \quad d(0, y_i) = |w_i|
 
     The tangents are Euclidean parameters, so any PyTorch optimiser works. Their coordinates start
-    uniform within 0.001, so all points start close to the origin.
+    uniform within 0.001, so all points start close to the origin, or normal.
 
     With ``sparse`` the gradient holds only the rows of the batch. ``torch.optim.SparseAdam`` or
     ``fedbolic.optim.modules.RiemannianAdam`` then moves only these rows, at a cost that does not
@@ -32,6 +32,8 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
             same tangents to the same points.
         num_embeddings: Number of points, at least 1.
         embedding_dim: Dimensions of the space, without time.
+        std: Standard deviation of normal coordinates at the start, in units of length; ``None`` for
+            uniform ones.
         sparse: Whether the gradient of the table is a sparse tensor.
         device: Device of the parameters.
         dtype: Data type of the parameters and the points.
@@ -58,6 +60,7 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
         num_embeddings: int,
         embedding_dim: int,
         *,
+        std: float | None = None,
         sparse: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -65,13 +68,16 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
         super().__init__(manifold)
         check.at_least(1, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         shape = num_embeddings, embedding_dim
-        self.sparse = sparse
+        self.sparse, self.std = sparse, std
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Re-initialise the parameters."""
-        nn.init.uniform_(self.weight, -START, START)
+        if self.std is None:
+            nn.init.uniform_(self.weight, -START, START)
+        else:
+            nn.init.normal_(self.weight, std=self.std)
 
     @override
     def forward(self, index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch ambient"]:

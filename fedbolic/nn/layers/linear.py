@@ -81,6 +81,8 @@ class Linear(FullyConnected[Lorentz | Poincare]):
             ``Curvature``.
         in_features: Dimensions of the input space, without time.
         out_features: Dimensions of the output space, without time.
+        activation: Pointwise function or module of the space coordinates, on the hyperboloid or of
+            its images in the ball, before time is computed; ``None`` for none.
         bias: Whether to learn ``b`` on the hyperboloid, the offsets :math:`a_k`, in units of
             length, in the ball.
         device: Device of the parameters.
@@ -108,6 +110,20 @@ class Linear(FullyConnected[Lorentz | Poincare]):
 
     weighs_time = True
 
+    def __init__(
+        self,
+        manifold: Lorentz | Poincare,
+        in_features: int,
+        out_features: int,
+        *,
+        activation: Pointwise | None = None,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(manifold, in_features, out_features, bias=bias, device=device, dtype=dtype)
+        self.activation = activation
+
     @override
     def begin(self) -> None:
         std = self.out_features**-0.5
@@ -121,10 +137,26 @@ class Linear(FullyConnected[Lorentz | Poincare]):
     def mapped(self, products: Products) -> Float[Tensor, "*batch out"]:
         space = self.manifold
         if isinstance(space, Lorentz):
-            return hyperboloid_point(space, products(self.weight, self.bias))
+            return hyperboloid_point(space, self._activated(products(self.weight, self.bias)))
         length = lengths(wide(self.weight))
         sinh = products(unit_normals(space, self.weight, length, self.bias), None)
-        return ball_point(space, sinh_ratio(2 * length * asinh_ratio(sinh, space.c), space.c))
+        s = sinh_ratio(2 * length * asinh_ratio(sinh, space.c), space.c)
+        return ball_point(space, self._activated(s))
+
+    def space_coordinates(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch n"]:
+        """Space coordinates of the outputs on the hyperboloid, in float32 or float64.
+
+        Args:
+            x: Points of the hyperboloid, which are not checked.
+        """
+        return self._activated(wide(functional.linear(x, self.weight, self.bias)))
+
+    def _activated(self, s: Tensor) -> Tensor:
+        return s if self.activation is None else self.activation(s)
+
+    @override
+    def describe(self, **settings: object) -> str:
+        return super().describe(**settings, **named(self.activation))
 
 
 class LorentzFC(FullyConnected[Lorentz]):

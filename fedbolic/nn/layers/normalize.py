@@ -1,4 +1,4 @@
-"""Batch norm and layer norm of points."""
+"""Batch norm, layer norm and RMS norm of points."""
 
 from abc import ABC
 from typing import ClassVar
@@ -15,7 +15,7 @@ from fedbolic.manifolds.curvature import load_numbers
 from fedbolic.nn.functional.coordinates import space_part, with_space_part
 from fedbolic.nn.functional.recentred import centred, recentred, weighted_centroid
 from fedbolic.nn.functional.space import HyperbolicModule, wide
-from fedbolic.nn.functional.tangent import exp_factors, length_of, log_factor
+from fedbolic.nn.functional.tangent import exp_factors, length_of, log_factor, points_at
 
 
 class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
@@ -285,6 +285,75 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
             return self.rounded(with_space_part(space, s), x)
         s = s * wide(self.weight) + wide(self.bias)
         return self.rounded(with_space_part(space, s), x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        affine = self.weight is not None
+        return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
+
+
+class HyperbolicRMSNorm(HyperbolicModule[Lorentz | Poincare]):
+    r"""RMS norm of the space coordinates on the hyperboloid; the time coordinate is recomputed.
+
+    .. math:: y_s = \gamma \odot \frac{x_s}{\sqrt{|x_s|^2 / n + \epsilon}}
+
+    in :math:`n` dimensions. Directions are kept before training, and outputs lie about
+    :math:`\operatorname{asinh} \sqrt{c n}` radii from the origin. Points of the ball are normalised
+    through their images on the hyperboloid.
+
+    Args:
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
+        num_features: Dimensions of the space, without time.
+        eps: Number added to the mean square, above 0.
+        affine: Whether to learn :math:`\gamma` (``weight``, initially 1).
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
+
+    Shapes:
+        Points ``(*, num_features)``, on the hyperboloid ``(*, num_features + 1)``, to points of the
+        same shape.
+
+    Raises:
+        ValueError: If a number is out of range or the space is refused; when called, if the inputs
+            have the wrong width or dtype.
+
+    References:
+        Zhang and Sennrich (2019), arXiv:1910.07467; He et al. (2025), arXiv:2504.08912.
+
+    Example:
+        >>> HyperbolicRMSNorm(Lorentz(c=1.0), 2)(torch.tensor([[5.0, 2.4, -3.2]])).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(
+        self,
+        manifold: Lorentz | Poincare,
+        num_features: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(manifold)
+        check.at_least(1, num_features=num_features)
+        check.positive(eps=eps)
+        self.num_features, self.eps = num_features, eps
+        ones = torch.ones(num_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(ones) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x, self.num_features, self.weight)
+        space, gain = self.manifold, None if self.weight is None else wide(self.weight)
+        s = functional.rms_norm(space_part(space, x), (self.num_features,), gain, self.eps)
+        inputs = (x,) if self.weight is None else (x, self.weight)
+        return self.rounded(points_at(space, s), *inputs)
 
     @override
     def extra_repr(self) -> str:

@@ -6,8 +6,10 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from fedbolic.core import check
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.space import HyperbolicModule, wide
+from fedbolic.nn.functional.tangent import timed_points
 from fedbolic.nn.layers.image_convolution import Window
 
 
@@ -15,24 +17,27 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
     r"""Centroid of the points along one axis, which is removed.
 
     .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad
-        m = \sum_i w_i x_i
+        m = \sum_i w_i \, t_i^q \, x_i, \quad t_i = \cosh(\sqrt c \, d(0, x_i))
 
     on the hyperboloid, and the corresponding point in the ball. With PyG's batch vector, the output
-    has one centroid per graph, like the means of ``global_mean_pool``.
+    has one centroid per graph, like the means of ``global_mean_pool``. With a ``power`` :math:`q`
+    of 1 or more it is the outward Einstein midpoint of Madhu et al. with their :math:`p = q - 1`,
+    in which points far from the origin weigh more.
 
     Args:
         manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         dim: Axis of the points; not the last, which holds the coordinates.
+        power: The power :math:`q` of the time coordinates, 0 or more.
 
     Shapes:
         Points ``(*, n, coordinates)`` with weights ``(*, n)`` to points ``(*, coordinates)``, for
         ``dim=-2``; with ``batch``, points ``(n, coordinates)`` to ``(graphs, coordinates)``.
 
     Raises:
-        ValueError: If ``dim`` is -1 or the space is refused.
+        ValueError: If ``dim`` is -1, ``power`` is negative or the space is refused.
 
     References:
-        Law et al. (2019), PMLR 97.
+        Law et al. (2019), PMLR 97; Madhu et al. (2026), arXiv:2602.07739, Section 4.3.
 
     Example:
         >>> import torch
@@ -44,11 +49,12 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
                 [0.0000, 0.5000]])
     """
 
-    def __init__(self, manifold: Lorentz | Poincare, dim: int = -2) -> None:
+    def __init__(self, manifold: Lorentz | Poincare, dim: int = -2, *, power: float = 0.0) -> None:
         super().__init__(manifold)
+        check.not_negative(power=power)
         if dim == -1:
             raise ValueError("dim must be an axis of points, got -1: the last axis has coordinates")
-        self.dim = dim
+        self.dim, self.power = dim, power
 
     @override
     def forward(
@@ -93,10 +99,15 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
                 f"weights must have the shape {tuple(x.shape[:-1])} of the points, got "
                 f"{tuple(weights.shape)}: use expand"
             )
+        if self.power:
+            outward = timed_points(self.manifold, wide(x))[1].squeeze(-1) ** self.power
+            weights = outward if weights is None else outward * weights
         if batch is not None:
             return self._of_graphs(x, weights, batch, size)
         moved = None if weights is None else weights.movedim(axis, -1)
-        return self.manifold.centroid(x.movedim(axis, -2), moved)
+        if not self.power:
+            return self.manifold.centroid(x.movedim(axis, -2), moved)
+        return self.rounded(self.manifold.centroid(wide(x).movedim(axis, -2), moved), x)
 
     def _of_graphs(
         self, x: Tensor, weights: Tensor | None, batch: Tensor, size: int | None
@@ -125,7 +136,7 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
 
     @override
     def extra_repr(self) -> str:
-        return self.describe(dim=self.dim)
+        return self.describe(dim=self.dim, **({"power": self.power} if self.power else {}))
 
 
 class CentroidPool2d(HyperbolicModule[Lorentz | Poincare]):

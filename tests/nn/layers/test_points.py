@@ -33,7 +33,7 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-OWN = ("Linear", "Linear without bias", "MLR", "CentroidConv")
+OWN = ("Linear", "Linear without bias", "Linear with an activation", "MLR", "CentroidConv")
 OF_BOTH = [
     name
     for name in (name.removeprefix("Lorentz ") for name in CASES if name.startswith("Lorentz "))

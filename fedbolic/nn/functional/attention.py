@@ -1,0 +1,106 @@
+"""Centroids of points with weights from Lorentz products: what attention computes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from fedbolic.formulas.fused import is_traced
+from fedbolic.manifolds import Lorentz
+
+
+def attended(
+    space: Lorentz,
+    query: Float[Tensor, "*batch n ambient"],
+    key: Float[Tensor, "*batch m ambient"],
+    value: Float[Tensor, "*batch m ambient"],
+    *,
+    mask: Bool[Tensor, "*#batch n m"] | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
+) -> Float[Tensor, "*batch n dim"]:
+    r"""Space coordinates of centroids with weights from Lorentz products of queries and keys.
+
+    .. math:: y_i = \frac{m_i}{\sqrt c \, \sqrt{-\langle m_i, m_i \rangle}}, \quad
+        m_i = \sum_j w_{ij} v_j, \quad
+        w_{ij} \propto \exp \Bigl( \frac{2 c}{\sqrt d} \langle q_i, k_j \rangle \Bigr)
+
+    A Lorentz product is a dot product with one sign changed, so torch's kernels of attention give
+    the :math:`m_i`. A softmax does not see the constant by which products and squared Lorentzian
+    distances differ.
+
+    Args:
+        space: The hyperboloid of all points.
+        query: Points in float32 or float64.
+        key: One point per value.
+        value: Points.
+        mask: True where a query may attend to a key, at least once per query.
+        dropout: Function of all weights; ``None`` for the identity.
+    """
+    dim = query.shape[-1] - 1
+    with torch.autocast(query.device.type, enabled=False):  # bfloat16 would leave two digits
+        signs = pad(query.new_ones(dim), (1, 0), value=-1.0)
+        mean = _means(query * (2 * space.c * dim**-0.5 * signs), key, value, mask, dropout)
+    time, s = mean.split((1, dim), -1)
+    size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    return s * (space.c * (time - size) * (time + size)).clamp(min=1).rsqrt()
+
+
+def _means(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: Callable[[Tensor], Tensor] | None,
+) -> Tensor:
+    """Means of values by torch's kernels, or by products where these have no derivatives."""
+    given = query, key, value
+    if dropout is None and torch.compiler.is_compiling():
+        return _by_kernel(*given, mask)
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    if dropout is not None or transformed or is_traced(*given):
+        return _by_products(*given, mask, dropout)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        return _Means.apply(*given, mask)
+    return _by_kernel(*given, mask)
+
+
+def _by_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+
+
+def _by_products(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    scores = query @ key.mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights = scores.softmax(-1)
+    return (weights if dropout is None else dropout(weights)) @ value
+
+
+class _Means(torch.autograd.Function):
+    """Means by torch's kernels, of which some have no second derivatives: products give these."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        return _by_kernel(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        second, mapped = torch.is_grad_enabled(), torch._C._are_functorch_transforms_active()
+        *saved, mask = ctx.saved_tensors
+        with torch.enable_grad():
+            # separate tensors, should one be given twice
+            given = [x.view_as(x) if second else x.detach().requires_grad_() for x in saved]
+            query, key, value = given
+            means = (_by_products if second or mapped else _by_kernel)(query, key, value, mask)
+        return *torch.autograd.grad(means, given, grad_outputs, create_graph=second), None

@@ -1,0 +1,1 @@
+"""Transformers on the hyperboloid: attention, blocks, and whole networks."""

@@ -1,0 +1,229 @@
+"""Attention between points of the hyperboloid."""
+
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedbolic.core import check
+from fedbolic.manifolds import Lorentz
+from fedbolic.nn.functional.attention import attended
+from fedbolic.nn.functional.coordinates import hyperboloid_point
+from fedbolic.nn.functional.space import HyperbolicModule, wide
+from fedbolic.nn.functional.tangent import points_to_tangents, tangents_to_points
+from fedbolic.nn.layers.dropout import Dropout
+from fedbolic.nn.layers.linear import Linear
+from fedbolic.nn.transformer.rotary import rotated
+
+Stream: TypeAlias = Literal["points", "tangents"]
+"""What linear maps, norms and residual connections act on: points, or tangents at the origin."""
+
+Heads: TypeAlias = tuple[Float[Tensor, "*batch heads _ width"], ...]
+"""Points of all heads."""
+
+
+class LorentzAttention(HyperbolicModule[Lorentz]):
+    r"""Multi-head attention with weights from distances and centroids of the values.
+
+    .. math:: y_i = \frac{m_i}{\sqrt c \, \sqrt{-\langle m_i, m_i \rangle}}, \quad
+        m_i = \sum_j w_{ij} v_j, \quad w_{ij} \propto \exp \Bigl( -\frac{c}{\sqrt d}
+        \bigl( -\tfrac 2 c - 2 \langle q_i, k_j \rangle \bigr) \Bigr)
+
+    in every head of :math:`d` dimensions. A ``Linear`` each gives queries, keys and values,
+    whose space coordinates are split among the heads. The space coordinates of the centroids are
+    concatenated and mapped by a fourth ``Linear``. The bracket is the squared Lorentzian
+    distance. Products of points are computed in float32 even under autocast, by torch's kernels of
+    attention unless weights are dropped; under ``vmap`` and for second and forward derivatives by
+    plain products.
+
+    With the stream ``tangents`` the linear maps are those of ``torch.nn``, of tangents at the
+    origin. Queries, keys and values are exponential maps of the tangents of each head over
+    :math:`\sqrt d`, and the logarithms of the centroids, times :math:`\sqrt d`, are concatenated.
+
+    The Minkowski length of :math:`m_i` is a difference of squares. For values beyond about 5 radii
+    in float32 (14 in float64) the direction of the centroid is accurate but its distance from the
+    origin has few correct digits; beyond 10 radii (80) derivatives may overflow.
+
+    Args:
+        manifold: ``Lorentz(c)``; ``c`` may be a ``Curvature``.
+        embed_dim: Dimensions of the input and output space, without time.
+        num_heads: Number of heads, a divisor of ``embed_dim``.
+        dropout: Probability that an attention weight is dropped in training, in [0, 1).
+        rotary_base: Base of the rotary positions of queries and keys, above 1; ``None`` for no
+            positions. The dimensions of a head must then be even.
+        stream: Linear maps of ``points`` or of ``tangents``.
+        bias: Whether the linear maps learn a bias.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
+
+    Shapes:
+        Sets of points ``(*, n, embed_dim + 1)``, the ``context`` ``(*, m, embed_dim + 1)`` and the
+        ``mask`` ``(*, n, m)``, to points of the shape of the first.
+
+    Raises:
+        ValueError: If a number is out of range or the space is refused; when called, if the inputs
+            have the wrong width or dtype.
+
+    References:
+        Chen et al. (2022), arXiv:2105.14686, Eq. (7) and (8); Law et al. (2019), PMLR 97; Su et
+        al. (2021), arXiv:2104.09864, for rotary positions; Gulcehre et al. (2019),
+        arXiv:1805.09786, for exponential maps of queries and keys.
+
+    Example:
+        >>> layer = LorentzAttention(Lorentz(c=1.0), 4, num_heads=2)
+        >>> layer(Lorentz().origin(3, 7, 5)).shape
+        torch.Size([3, 7, 5])
+    """
+
+    models = (Lorentz,)
+
+    def __init__(
+        self,
+        manifold: Lorentz,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        rotary_base: float | None = None,
+        stream: Stream = "points",
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(manifold)
+        check.at_least(1, embed_dim=embed_dim, num_heads=num_heads)
+        check.one_of(("points", "tangents"), stream=stream)
+        if embed_dim % num_heads:
+            raise ValueError(f"num_heads must divide embed_dim {embed_dim}, got {num_heads}")
+        self.embed_dim, self.num_heads, self.stream = embed_dim, num_heads, stream
+        self.head_dim, self.rotary_base = embed_dim // num_heads, rotary_base
+        if rotary_base is not None and (not rotary_base > 1 or self.head_dim % 2):
+            raise ValueError(
+                f"rotary_base must be above 1 and heads of even dimensions, got {rotary_base} and "
+                f"{self.head_dim} dimensions: None gives no positions"
+            )
+        self.dropout = Dropout(dropout, device=device)
+        made = {"bias": bias, "device": device, "dtype": dtype}
+        self.query, self.key, self.value, self.out = (
+            Linear(manifold, embed_dim, embed_dim, **made)
+            if stream == "points"
+            else nn.Linear(embed_dim, embed_dim, **made)
+            for _ in range(4)
+        )
+
+    @override
+    def forward(
+        self,
+        x: Float[Tensor, "*batch n ambient"],
+        context: Float[Tensor, "*batch m ambient"] | None = None,
+        *,
+        mask: Bool[Tensor, "*#batch n m"] | None = None,
+    ) -> Float[Tensor, "*batch n ambient"]:
+        """Attend from each point of ``x`` to the points of ``context``.
+
+        Args:
+            x: Points that give the queries.
+            context: Points that give the keys and values; by default ``x``.
+            mask: True where a query may attend to a key, at least once per query; by default
+                everywhere.
+
+        Raises:
+            ValueError: If a tensor has the wrong shape or dtype.
+        """
+        context = x if context is None else context
+        for name, points in (("x", x), ("context", context)):
+            self.check(points, self.embed_dim, self.query.weight, name=name)
+            if points.ndim < 2:
+                raise ValueError(
+                    f"{name} must be sets of points (..., n, {self.embed_dim + 1}), got shape "
+                    f"{tuple(points.shape)}: unsqueeze(-2) makes a point a set"
+                )
+        if mask is not None:
+            _check_mask(mask, x.shape[-2], context.shape[-2])
+        if self.stream == "points":
+            y = self.attend(x, self.keys_and_values(context), mask=mask)
+        else:
+            space = self.manifold
+            v = points_to_tangents(space, x)
+            w = v if context is x else points_to_tangents(space, context)
+            made = self.attend(v, self.keys_and_values(w), mask=mask)
+            y = tangents_to_points(space, wide(made))
+        return self.rounded(y, x, self.query.weight)
+
+    def keys_and_values(self, context: Float[Tensor, "*batch m _"], *, start: int = 0) -> Heads:
+        """Keys and values of all heads, in float32 or float64, which decoding keeps.
+
+        Args:
+            context: Points, or tangents if the stream is ``tangents``.
+            start: Position of the first of them.
+        """
+        key = self._heads(self.key, context, start)
+        return key, self._heads(self.value, context)
+
+    def attend(
+        self,
+        x: Float[Tensor, "*batch n _"],
+        keys_and_values: Heads,
+        *,
+        mask: Bool[Tensor, "*#batch n m"] | None = None,
+        start: int = 0,
+    ) -> Float[Tensor, "*batch n _"]:
+        """The layer on its stream, without checks: points to points, or tangents to tangents.
+
+        Args:
+            x: Points or tangents that give the queries.
+            keys_and_values: What ``keys_and_values`` gave.
+            mask: True where a query may attend to a key.
+            start: Position of the first query.
+        """
+        space = self.manifold
+        drops = self.training and self.dropout.p > 0
+        s = attended(
+            space,
+            self._heads(self.query, x, start),
+            *keys_and_values,
+            mask=None if mask is None else mask.unsqueeze(-3),
+            dropout=self.dropout if drops else None,
+        )
+        if isinstance(self.out, Linear):
+            s = hyperboloid_point(space, s.transpose(-2, -3).flatten(-2))
+            return self.out(self.rounded(s, x, self.out.weight))
+        v = self.head_dim**0.5 * points_to_tangents(space, hyperboloid_point(space, s))
+        return self.out(v.transpose(-2, -3).flatten(-2).to(self.out.weight.dtype))
+
+    def _heads(
+        self, linear: Linear | nn.Linear, x: Tensor, start: int | None = None
+    ) -> Float[Tensor, "*batch heads n ambient"]:
+        if isinstance(linear, Linear):
+            s, place = linear.space_coordinates(x), hyperboloid_point
+        else:
+            s = wide(linear(x.to(linear.weight.dtype))) * self.head_dim**-0.5
+            place = tangents_to_points
+        s = s.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+        if self.rotary_base is not None and start is not None:
+            s = rotated(s, self.rotary_base, start=start)
+        return place(self.manifold, s)
+
+    @override
+    def extra_repr(self) -> str:
+        sizes = {"embed_dim": self.embed_dim, "num_heads": self.num_heads}
+        rotary = {} if self.rotary_base is None else {"rotary_base": self.rotary_base}
+        return self.describe(**sizes, **rotary, stream=self.stream)
+
+
+def _check_mask(mask: Tensor, n: int, m: int) -> None:
+    """Check the mask between ``n`` queries and ``m`` keys.
+
+    Raises:
+        ValueError: If the mask is not boolean or its last two axes do not broadcast to (n, m).
+    """
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be of torch.bool, got {mask.dtype}: use mask.bool()")
+    rows, columns = mask.shape[-2:] if mask.ndim > 1 else (0, 0)
+    if rows not in (1, n) or columns not in (1, m):
+        raise ValueError(
+            f"mask must have the shape (..., {n}, {m}), or 1 for either, got shape "
+            f"{tuple(mask.shape)}: rows are queries, columns are keys"
+        )
