@@ -1,17 +1,15 @@
 """Convex hulls of points of the hyperbolic plane, exact for the given double-precision numbers.
 
-The Klein model maps geodesics to straight lines, so the hull there is the Euclidean one. Qhull
-finds it up to rounding; an exact rational predicate decides all points near its boundary.
+The Klein model maps geodesics to straight lines, so the hull there is the Euclidean one. A polygon
+of far points sorts out those well inside; an exact rational predicate decides close turns.
 """
 
-import functools
-from dataclasses import dataclass
+import math
 from fractions import Fraction
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.spatial import ConvexHull, QhullError
 from torch import Tensor
 
 from fedbolic.core import check
@@ -25,14 +23,25 @@ PointLabels = Int[np.ndarray, " n"]
 PointMask = Bool[np.ndarray, " n"]
 """Mask of points."""
 
-_NEAR = 1e-9
-"""Distance from a facet, over the largest coordinate, below which points are decided exactly."""
+_NEAR = 1e-6
+"""Distance from a side, over the standard deviation, below which points are decided exactly."""
 
-THIN = 1e-6
-"""Least distance from a polygon's centre to its sides; in thinner ones, every point is decided."""
+_THIN = 1e-5
+"""Least standard deviation, over the largest coordinate; of thinner sets, all points are decided
+exactly. Coordinates over the standard deviation are then rounded by about 1e-10."""
 
-FEW = 80
-"""Number of points below which exact decisions on all of them are faster than Qhull."""
+_THICK = 1e-3
+"""Least distance of a polygon's sides from the mean, over that of the farthest point. A point next
+to a corner may be seen in the wrong sector, 1e-10 beyond; it is 1e-6 times this inside."""
+
+_SECTORS = 4
+"""Number of sectors over the root of the number of points."""
+
+_MOST = 0.75
+"""Share of points that stay, above which another pass is slower than single decisions."""
+
+_FEW = 200
+"""Number of points below which exact decisions on all of them are faster."""
 
 ROUNDING = 40 * float(np.finfo(float).eps)
 """Error bound of an orientation, per unit of the two sides and of the largest coordinate: 16
@@ -165,103 +174,126 @@ def require_ball(points: np.ndarray, *, c: float, dim: int | None = None) -> Non
 
 
 def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray, " k"]:
-    """Indices of points that may be extreme: those near the edge of Qhull's polygon, or all."""
-    everything = np.arange(len(flat))
-    if len(flat) < FEW:
-        return everything
-    try:
-        polygon = flat[ConvexHull(flat).vertices]
-    except QhullError:  # the points are collinear or equal, or nearly so
-        return everything
-    around = Surround.of(polygon)
-    if around.thickness < THIN * scale:
-        return everything
-    # most points lie in a disc around the centre, farther than that from all sides
-    reach = around.thickness - 2 * _NEAR * scale
-    outer = np.flatnonzero(_squares(flat - around.centre) > reach**2)
-    return outer[around.depths(flat[outer]) < _NEAR * scale]
+    """Indices of points that may be extreme: those not well inside a polygon of other points."""
+    standard = _standardised(flat, scale) if len(flat) >= _FEW else None
+    if standard is None:
+        return np.arange(len(flat))
+    x, y = standard
+    angles, away = np.arctan2(y, x), x * x + y * y
+    corners = _polygon(x, y, angles, away)
+    following = np.roll(corners, -1)
+    x0, y0, x1, y1 = x[corners], y[corners], x[following], y[following]
+    a, b, area = y0 - y1, x1 - x0, x0 * y1 - y0 * x1
+    length = np.sqrt(a * a + b * b)
+    if len(corners) < 3 or (reach := (area / length).min()) < _THICK * math.sqrt(away.max()):
+        return np.arange(len(flat))
+    # most points lie in a disc around the mean, farther than that from all sides
+    outer = np.flatnonzero(away > (reach - _NEAR) ** 2)
+    side = np.searchsorted(angles[corners], angles[outer], side="right") - 1
+    depths = a[side] * x[outer] + b[side] * y[outer] + area[side]
+    return outer[depths < (_NEAR * length)[side]]
 
 
-@dataclass(frozen=True, eq=False)
-class Surround:
-    """Sides of a convex polygon of the Euclidean plane, up to rounding.
-
-    Args:
-        centre: Point inside the polygon.
-        starts: Angles at which the corners are seen from the centre, ascending.
-        normals: Unit normal of the side after each corner, inwards.
-        offsets: Products of the normals with points of their sides.
-    """
-
-    centre: Float[np.ndarray, "2"]
-    starts: Float[np.ndarray, " n"]
-    normals: Float[np.ndarray, "n 2"]
-    offsets: Float[np.ndarray, " n"]
-
-    @classmethod
-    def of(cls, corners: Float[np.ndarray, "n 2"]) -> "Surround":
-        """Sides between corners, which may come in any order.
-
-        Args:
-            corners: At least three corners that are not collinear.
-        """
-        centre = corners.mean(axis=0)
-        corners = corners[_angles(corners - centre).argsort()]
-        sides = np.roll(corners, -1, axis=0) - corners
-        normals = np.stack([-sides[:, 1], sides[:, 0]], axis=1)
-        normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), np.finfo(float).tiny)
-        offsets = (normals * corners).sum(axis=1)
-        return cls(centre, _angles(corners - centre), normals, offsets)
-
-    @property
-    def thickness(self) -> float:
-        """Distance from the centre to the nearest side."""
-        return float((self.normals @ self.centre - self.offsets).min())
-
-    def depths(self, flat: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
-        """Distance of each point from the line of the side before it; below 0 outside.
-
-        Args:
-            flat: Points of the plane.
-        """
-        facet = np.searchsorted(self.starts, _angles(flat - self.centre), side="right") - 1
-        return (self.normals[facet] * flat).sum(axis=1) - self.offsets[facet]
+def _standardised(
+    flat: Float[np.ndarray, "n 2"], scale: float
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]] | None:
+    """Coordinates of mean 0 and covariance 1, in which slender sets are round; ``None`` if thin."""
+    number = len(flat)
+    x, y = (column - column.sum() / number for column in flat.T / (scale or 1.0))
+    width = math.sqrt(x @ x / number)
+    if width < _THIN:
+        return None
+    x /= width
+    y -= (x @ y / number) * x
+    height = math.sqrt(y @ y / number)
+    return None if height < _THIN else (x, y / height)
 
 
-def _angles(vectors: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
-    return np.arctan2(vectors[:, 1], vectors[:, 0])
+def _polygon(
+    x: Float[np.ndarray, " n"],
+    y: Float[np.ndarray, " n"],
+    angles: Float[np.ndarray, " n"],
+    away: Float[np.ndarray, " n"],
+) -> Int[np.ndarray, " k"]:
+    """Corners of a convex polygon by angle: the points farthest from 0, each in its sector."""
+    number = _SECTORS * math.isqrt(len(x))
+    sector = (angles * (number / math.tau) + number / 2).astype(np.intp)
+    most = np.zeros(number + 1)
+    np.maximum.at(most, sector, away)
+    among = np.flatnonzero(away == most[sector])
+    farthest = np.full(number + 1, -1)
+    farthest[sector[among]] = among
+    corners = farthest[farthest >= 0]
+    while True:
+        ring = np.concatenate([corners[-1:], corners, corners[:1]])
+        a, b = np.diff(x[ring]), np.diff(y[ring])
+        convex = a[:-1] * b[1:] > b[:-1] * a[1:]
+        if convex.all():
+            return corners
+        corners = corners[convex]
 
 
 def _chain(
     points: Float[np.ndarray, "n 2"], flat: Float[np.ndarray, "n 2"], scale: float, c: float
 ) -> Int[np.ndarray, " m"]:
     """Extreme points, counter-clockwise, by Andrew's monotone chain with exact predicates."""
-    order = _sorted(points, flat, scale, c)
+    order = np.array(_sorted(points, flat, scale, c), dtype=np.int64)
     if len(order) < 3:
-        return np.array(order, dtype=np.int64)
-    left_of = functools.partial(_is_left, points, flat.tolist(), ROUNDING * scale, c)
-    halves = []
-    for direction in (order, order[::-1]):
-        stack: list[int] = []
-        for new in direction:
-            while len(stack) > 1 and not left_of(stack[-2], stack[-1], new):
-                stack.pop()
-            stack.append(new)
-        halves += stack[:-1]
+        return order
+    from_first = flat[order] - flat[order[0]]
+    x, y = from_first[-1]
+    side = x * from_first[:, 1] - y * from_first[:, 0]
+    bound = ROUNDING * scale
+    unsure = bound * (np.abs(from_first).sum(axis=1) + abs(x) + abs(y) + bound) + UNDERFLOW
+    below, above = order[side <= unsure], order[side >= -unsure][::-1]
+    rows, halves = flat.tolist(), []
+    for half in (below, above):
+        outer = _without_right_turns(half, flat, bound)
+        halves += _half_chain(points, rows, outer.tolist(), bound, c)[:-1]
     return np.array(halves, dtype=np.int64)
 
 
-def _is_left(
-    points: np.ndarray, flat: list[list[float]], rounding: float, c: float, i: int, j: int, k: int
-) -> bool:
-    """True if ``k`` lies strictly to the left of the geodesic from ``i`` to ``j``."""
-    (x, y), (x1, y1), (x2, y2) = flat[i], flat[j], flat[k]
-    x1, y1, x2, y2 = x1 - x, y1 - y, x2 - x, y2 - y
-    cross = x1 * y2 - y1 * x2
-    bound = rounding * (abs(x1) + abs(y1) + abs(x2) + abs(y2) + rounding)
-    if abs(cross) > bound + UNDERFLOW:
-        return cross > 0
-    return orientation(*(homogeneous(points[index], c) for index in (i, j, k))) > 0
+def _without_right_turns(
+    half: Int[np.ndarray, " m"], flat: Float[np.ndarray, "n 2"], rounding: float
+) -> Int[np.ndarray, " _"]:
+    """The points without most of those inside a line between their neighbours, by passes."""
+    while len(half) > _FEW:
+        number = len(half)
+        a, b = np.diff(flat[half].T)
+        size = np.abs(a) + np.abs(b)
+        bound = rounding * (size[:-1] + size[1:] + rounding) + UNDERFLOW
+        stays = a[:-1] * b[1:] - b[:-1] * a[1:] >= -bound
+        half = half[np.concatenate([[True], stays, [True]])]
+        if len(half) > _MOST * number:
+            break
+    return half
+
+
+def _half_chain(
+    points: np.ndarray, flat: list[list[float]], half: list[int], rounding: float, c: float
+) -> list[int]:
+    """Points of a half, from its first to its last, at which the chain turns left."""
+    stack: list[tuple[int, float, float, float, float]] = []  # index, place, side before it
+    coarse = rounding * (8 * rounding / ROUNDING + rounding) + UNDERFLOW  # no bound is larger
+    for new in half:
+        x, y = flat[new]
+        a = b = 0.0
+        while stack:
+            at, x1, y1, a1, b1 = stack[-1]
+            a, b = x - x1, y - y1
+            if len(stack) == 1:
+                break
+            cross = a1 * b - b1 * a
+            if abs(cross) <= coarse:
+                bound = rounding * (abs(a1) + abs(b1) + abs(a) + abs(b) + rounding)
+                if abs(cross) <= bound + UNDERFLOW:
+                    three = (homogeneous(points[i], c) for i in (stack[-2][0], at, new))
+                    cross = orientation(*three)
+            if cross > 0:
+                break
+            stack.pop()
+        stack.append((new, x, y, a, b))
+    return [of[0] for of in stack]
 
 
 def homogeneous(point: Float[np.ndarray, "2"], c: float) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedhull.geometry.extreme import QHULL_DIM, extreme_points
-from fedhull.geometry.hull import Surround, as_points, klein, klein_hull, require_ball
+from fedhull.geometry.hull import as_points, klein, klein_hull, require_ball
 
 FEWEST = 3000
 """Number of points below which every layer is the hull of all that is left."""
@@ -162,4 +162,49 @@ class _Disc:
         corners = left[self._hull(left)]
         if len(corners) < 3:
             return np.zeros(len(chosen), dtype=bool)
-        return Surround.of(self.flat[corners]).depths(self.flat[chosen]) >= 0
+        return _Surround.of(self.flat[corners]).depths(self.flat[chosen]) >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Surround:
+    """Sides of a convex polygon of the Euclidean plane, up to rounding.
+
+    Args:
+        centre: Point inside the polygon.
+        starts: Angles at which the corners are seen from the centre, ascending.
+        normals: Unit normal of the side after each corner, inwards.
+        offsets: Products of the normals with points of their sides.
+    """
+
+    centre: Float[np.ndarray, "2"]
+    starts: Float[np.ndarray, " n"]
+    normals: Float[np.ndarray, "n 2"]
+    offsets: Float[np.ndarray, " n"]
+
+    @classmethod
+    def of(cls, corners: Float[np.ndarray, "n 2"]) -> "_Surround":
+        """Sides between corners, which may come in any order.
+
+        Args:
+            corners: At least three corners that are not collinear.
+        """
+        centre = corners.mean(axis=0)
+        corners = corners[_angles(corners - centre).argsort()]
+        sides = np.roll(corners, -1, axis=0) - corners
+        normals = np.stack([-sides[:, 1], sides[:, 0]], axis=1)
+        normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), np.finfo(float).tiny)
+        offsets = (normals * corners).sum(axis=1)
+        return cls(centre, _angles(corners - centre), normals, offsets)
+
+    def depths(self, flat: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
+        """Distance of each point from the line of the side before it; below 0 outside.
+
+        Args:
+            flat: Points of the plane.
+        """
+        facet = np.searchsorted(self.starts, _angles(flat - self.centre), side="right") - 1
+        return (self.normals[facet] * flat).sum(axis=1) - self.offsets[facet]
+
+
+def _angles(vectors: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
+    return np.arctan2(vectors[:, 1], vectors[:, 0])

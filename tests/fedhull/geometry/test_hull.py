@@ -155,11 +155,38 @@ def test_flat_hulls_do_not_depend_on_the_unit(seed, n, unit):
     assert hull(x * unit, c=0.0).tolist() == hull(x, c=0.0).tolist()
 
 
-@given(seeds, st.integers(81, 200))
-def test_many_points_are_decided_as_few_are(seed, n):
-    """Large sets go to Qhull first, here with duplicates and collinear points."""
-    x = np.concatenate([spread(seed, n // 2), np.round(spread(seed + 1, n - n // 2), 1)])
-    assert {tuple(p) for p in x[hull(x)]} == {tuple(x[i]) for i in exact_chain(x)}
+def with_neighbours(seed, corners, n):
+    """Random points of the disc, their copies, and points very near to some of them or in line."""
+    g = np.random.default_rng(seed)
+    x = spread(seed, corners)
+    one, other = x[g.integers(corners, size=(2, n))]
+    along = g.choice([0.0, 1e-15, 1e-10, 1e-6, 0.5, 1 - 1e-6, 1.0], size=(n, 1))
+    aside = g.normal(size=(n, 2)) * g.choice([0.0, 1e-17, 1e-15, 1e-9, 1e-7], size=(n, 1))
+    return np.concatenate([x, one + along * (other - one) + aside, np.round(x, 1)])
+
+
+@given(seeds, st.integers(3, 30), st.integers(1, 60), st.sampled_from([0.0, 1.0, 3e-4]))
+def test_many_points_are_decided_as_few_are(seed, corners, n, width):
+    """Only points well inside a polygon are left out, also next to its corners and sides."""
+    x = with_neighbours(seed, corners, n) * [1, width]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["fedhull.geometry.hull"], "_FEW", 3)
+        assert {tuple(p) for p in x[hull(x)]} == {tuple(x[i]) for i in exact_chain(x)}
+
+
+@pytest.mark.parametrize("sets", [1, 2, 3])
+def test_a_large_set_has_the_hull_of_all_its_parts(sets):
+    """The hull of thousands of points in clusters is that of the exact hulls of small parts."""
+    centres = Poincare().expmap0(torch.eye(2).double() * 1.5)[:, None]
+    some = [torch.from_numpy(spread(seed, 2000, radius=0.5)) for seed in range(sets)]
+    at = [Poincare().mobius_add(c, x) for c, x in zip([*centres, -centres[0]], some, strict=False)]
+    x = torch.cat(at).numpy()
+    parts = x[
+        np.concatenate(
+            [np.arange(i, i + 50)[exact_chain(x[i : i + 50])] for i in range(0, len(x), 50)]
+        )
+    ]
+    assert {tuple(p) for p in x[hull(x)]} == {tuple(parts[i]) for i in exact_chain(parts)}
 
 
 @pytest.mark.parametrize("distance", [0.0, 10.0, 18.0, 26.0, 34.0])
