@@ -21,6 +21,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client
 from fedbolic.data.knowledge.triple_split import TripleSplit
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.gradient_method import BatchPlan, GradientMethod, LocalTraining
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.knowledge.ranking import TailScores, tail_rank_scores
@@ -38,7 +39,7 @@ TableName: TypeAlias = Literal["entity", "relation", "curvature"]
 
 
 @dataclass(frozen=True)
-class KnowledgeEmbedding(GradientMethod):
+class KnowledgeEmbedding(GradientMethod, Reporting):
     r"""Common tables of a knowledge graph, learnt from triples that stay at their clients.
 
     .. math::
@@ -144,7 +145,7 @@ class KnowledgeEmbedding(GradientMethod):
     def _kept(self) -> tuple[str, ...]:
         """Tables of the score that stay at the clients."""
         names = ("entity", "relation", "curvature")
-        learnt = names if self.scorer.form.curvature == "learnt" else names[:2]
+        learnt = names if self.scorer.parts.curvature == "learnt" else names[:2]
         return tuple(name for name in learnt if name in self.personal)
 
     @override
@@ -285,15 +286,22 @@ class KnowledgeEmbedding(GradientMethod):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        if client.id == HOLDOUT and self._kept:
+        found = self.triple_tables(message, client, client_state)
+        if found is None:
             return {}  # there is no global model
-        tables = {**message["parameters"], **client_state.get("own", {})}
-        scores = self._tail_scores({name: table.double() for name, table in tables.items()})
+        scores = self._tail_scores({name: x.double() for name, x in found["tables"].items()})
         found = {}
         for split in ("validation", "test"):
             named = tail_rank_scores(scores, triples_of(client, split))
             found |= {f"{split}/{name}": value for name, value in named.items()}
         return found
+
+    @override
+    def triple_tables(self, message: Tree, client: Client, client_state: Tree) -> Tree | None:
+        if client.id == HOLDOUT and self._kept:
+            return None
+        tables = {**message["parameters"], **client_state.get("own", {})}
+        return {"score": dataclasses.asdict(self.scorer), "tables": tables}
 
     def _tail_scores(self, tables: Params) -> TailScores:
         scorer = self.scorer

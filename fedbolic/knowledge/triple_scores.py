@@ -133,11 +133,11 @@ class TripleScore:
         check.one_of(get_args(ScoreName), name=self.name)
         check.at_least(1, dim=self.dim)
         check.one_of(get_args(Biases), bias=self.bias)
-        if self.form.turn in ("complex", "rotation", "attention") and self.dim % 2:
+        if self.parts.turn in ("complex", "rotation", "attention") and self.dim % 2:
             raise ValueError(f"{self.name} turns pairs of coordinates: dim must be even")
 
     @property
-    def form(self) -> ScoreParts:
+    def parts(self) -> ScoreParts:
         """Parts of the score."""
         return FORMS[self.name]
 
@@ -149,12 +149,12 @@ class TripleScore:
     @property
     def relation_numbers(self) -> int:
         """Numbers in the row of a relation, without its curvature."""
-        return self._turn_numbers + (self.dim if self.form.moves != "none" else 0)
+        return self._turn_numbers + (self.dim if self.parts.moves != "none" else 0)
 
     @property
     def _turn_numbers(self) -> int:
         numbers = {"none": 0, "rotation": self.dim // 2, "attention": 2 * self.dim}
-        return numbers.get(self.form.turn, self.dim)
+        return numbers.get(self.parts.turn, self.dim)
 
     def initial(self, num_entities: int, num_relations: int) -> Params:
         """Tables ``entity`` and ``relation``, and ``curvature`` if curvatures are learnt.
@@ -170,13 +170,13 @@ class TripleScore:
         entity[:, self.dim :] = 0
         relation = INITIAL_SPREAD * torch.randn(num_relations, self.relation_numbers)
         half = self.dim // 2
-        if self.form.turn in ("scale", "complex"):
+        if self.parts.turn in ("scale", "complex"):
             relation[:, : self.dim] += 1
-        elif self.form.turn != "none":
-            angles = half if self.form.turn == "rotation" else 2 * half
+        elif self.parts.turn != "none":
+            angles = half if self.parts.turn == "rotation" else 2 * half
             relation[:, :angles].uniform_(-torch.pi, torch.pi)
         tables = {"entity": entity, "relation": relation}
-        if self.form.curvature == "learnt":
+        if self.parts.curvature == "learnt":
             tables["curvature"] = torch.ones(num_relations, 1).expm1().log()
         return tables
 
@@ -217,23 +217,23 @@ class TripleScore:
         )
         tangent = self._turned(heads[..., : self.dim], turn)
         bias = heads[..., -2] if self.bias == "both" else None
-        form = self.form
-        if form.curvature == "flat":
-            if form.moves != "none":
-                tangent = tangent + move if form.moves == "query" else tangent - move
+        parts = self.parts
+        if parts.curvature == "flat":
+            if parts.moves != "none":
+                tangent = tangent + move if parts.moves == "query" else tangent - move
             return Query(tangent, None, None, bias)
-        if form.curvature == "one" or raw_curvature is None:
+        if parts.curvature == "one" or raw_curvature is None:
             c = torch.ones_like(tangent[..., 0])
         else:
             c = functional.softplus(raw_curvature.squeeze(-1))
         space = Poincare(c)
         point, shift = space.expmap0(tangent), space.expmap0(move)
-        if form.moves == "query":
+        if parts.moves == "query":
             return Query(space.mobius_add(point, shift), None, c, bias)
         return Query(point, shift, c, bias)
 
     def _turned(self, x: Tensor, turn: Tensor) -> Tensor:
-        kind, half = self.form.turn, self.dim // 2
+        kind, half = self.parts.turn, self.dim // 2
         if kind == "scale":
             return turn * x
         if kind == "complex":
@@ -266,7 +266,7 @@ class TripleScore:
         def dots(x: Tensor) -> Tensor:
             return x @ t.mT if t.ndim == 2 else (t @ x.unsqueeze(-1)).squeeze(-1)
 
-        near = self.form.near
+        near = self.parts.near
         if near == "product":
             found = dots(query.point)
         elif query.c is None:

@@ -13,6 +13,7 @@ from torch.export import Dim
 
 from fedbolic.core.imports import extra
 from fedbolic.hierarchies import Embedding
+from fedbolic.knowledge import KnowledgeGraph
 from fedbolic.run.configuration import SetupError, setting_up
 from fedbolic.run.loading import load_result
 from fedbolic.run.trained import TrainedModel, values_of
@@ -30,8 +31,9 @@ def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tup
             ``.pt2`` (``torch.export``) for the model with its preprocessing, which takes float32
             inputs (images in [0, 1]) in batches of any size. For an embedded hierarchy: ``.csv`` or
             ``.parquet`` for a table, ``.npz`` or ``.safetensors`` for
-            :meth:`~fedbolic.hierarchies.Embedding.load`. ``.safetensors`` and ``.onnx`` need the
-            extra ``export``, ``.parquet`` the extra of that name.
+            :meth:`~fedbolic.hierarchies.Embedding.load`. For a knowledge graph: ``.npz``.
+            ``.safetensors`` and ``.onnx`` need the extra ``export``, ``.parquet`` the extra of that
+            name.
         client: Id of the client whose personal result is saved; ``None`` for the global one.
 
     Returns:
@@ -50,17 +52,12 @@ def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tup
         if file.exists():
             raise SetupError(f"{file} exists: remove it, or give another file with --to")
     result, facts = load_result(run, client=client)
-    embedded = isinstance(result, Embedding)
-    fitting = EMBEDDING_WRITERS if embedded else MODEL_WRITERS
+    kind, fitting = RESULT_KINDS[type(result)]
     if to.suffix not in fitting:
-        kind = "an embedding of nodes" if embedded else "a trained model"
         raise SetupError(f"{to.suffix} cannot hold {kind}: use {', '.join(fitting)}")
     with setting_up():
         to.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(result, Embedding):
-            EMBEDDING_WRITERS[to.suffix](result, to, facts)
-        else:
-            MODEL_WRITERS[to.suffix](result, to)
+        fitting[to.suffix](result, to, facts)
         card.write_text(json.dumps(facts, indent=2) + "\n")
     return to, card
 
@@ -101,10 +98,10 @@ def _graph(model: TrainedModel) -> torch.export.ExportedProgram:
     return torch.export.export(model, (model.example,), dynamic_shapes=({0: Dim(BATCH)},))
 
 
-MODEL_WRITERS: dict[str, Callable[[TrainedModel, Path], None]] = {
-    ".safetensors": _safetensors,
-    ".onnx": _onnx,
-    ".pt2": _pt2,
+MODEL_WRITERS: dict[str, Callable[[TrainedModel, Path, dict[str, Any]], None]] = {
+    ".safetensors": lambda model, file, _: _safetensors(model, file),
+    ".onnx": lambda model, file, _: _onnx(model, file),
+    ".pt2": lambda model, file, _: _pt2(model, file),
 }
 EMBEDDING_WRITERS: dict[str, Callable[[Embedding, Path, dict[str, Any]], None]] = {
     ".csv": lambda embedding, file, _: embedding.to_csv(file),
@@ -112,5 +109,12 @@ EMBEDDING_WRITERS: dict[str, Callable[[Embedding, Path, dict[str, Any]], None]] 
     ".safetensors": Embedding.save,
     ".npz": Embedding.save,
 }
-WRITERS = tuple(dict.fromkeys((*MODEL_WRITERS, *EMBEDDING_WRITERS)))
-"""Extensions of all files; the tables above have the functions that write them."""
+RESULT_KINDS: dict[type, tuple[str, dict[str, Callable[[Any, Path, dict[str, Any]], None]]]] = {
+    TrainedModel: ("a trained model", MODEL_WRITERS),
+    Embedding: ("an embedding of nodes", EMBEDDING_WRITERS),
+    KnowledgeGraph: ("a knowledge graph", {".npz": KnowledgeGraph.save}),
+}
+"""Kinds of results in words, and the functions that write each by the extension of the file."""
+
+WRITERS = tuple(dict.fromkeys(ending for _, writers in RESULT_KINDS.values() for ending in writers))
+"""Extensions of all files."""

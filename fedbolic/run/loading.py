@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -14,12 +14,13 @@ from fedbolic.core.checksums import DamagedError, refuse_edited
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
-from fedbolic.data import HOLDOUT, Client, Examples, FederatedData, HierarchySplit
+from fedbolic.data import HOLDOUT, Client, Examples, FederatedData, HierarchySplit, TripleSplit
 from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.server_states import check_server_state
 from fedbolic.federated.contract.wrapping_method import predictor_of
 from fedbolic.hierarchies import Embedding
+from fedbolic.knowledge import KnowledgeGraph
 from fedbolic.run.computing import DTYPES
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
 from fedbolic.run.experiment import load_data, numbering_of, run
@@ -27,15 +28,16 @@ from fedbolic.run.record import RunFolder
 from fedbolic.run.trained import TrainedModel
 
 Answer = TypeVar("Answer")
+LoadedResult: TypeAlias = TrainedModel | Embedding | KnowledgeGraph
 
 
-def load(path: str | Path, *, client: int | None = None) -> TrainedModel | Embedding:
-    """Load the result of a run: a PyTorch module in evaluation mode, or an embedded hierarchy.
+def load(path: str | Path, *, client: int | None = None) -> LoadedResult:
+    """Load the result of a run: a module in evaluation mode, an embedding or a knowledge graph.
 
     The configuration of a run is code, as for ``fedbolic resume``: load no folder that you would
     not run. The global model needs no data. A personal model is loaded with the client's data,
-    which it may depend on, and an embedding with the names in the data: its parents are those that
-    the client holds, or those of the server's test set.
+    which it may depend on, and an embedding or graph with the names in the data: its parents or
+    triples are those that the client holds, or those of the server's test set.
 
     Args:
         path: Folder of the run, such as ``runs/fedavg/seed0``.
@@ -61,7 +63,7 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel | Embed
 
 def load_result(
     path: str | Path, *, client: int | None = None
-) -> tuple[TrainedModel | Embedding, dict[str, Any]]:
+) -> tuple[LoadedResult, dict[str, Any]]:
     """Result of :func:`load`, and its description as plain values.
 
     Args:
@@ -78,6 +80,8 @@ def load_result(
             return found.model()
         if issubclass(kind, HierarchySplit):
             return found.embedding()
+        if issubclass(kind, TripleSplit):
+            return found.knowledge()
         raise SetupError(
             f"{type(found.method).__name__} predicts from {kind.__name__}, not from one tensor of "
             f"inputs, so its model cannot stand alone: {found.values}"
@@ -142,7 +146,32 @@ class _Finished:
 
     def embedding(self) -> tuple[Embedding, dict[str, Any]]:
         """The embedded hierarchy and its card; names and parents are those of the data."""
-        name, data = type(self.method).__name__, self._data()
+        name, data, party = type(self.method).__name__, *self._named()
+        found = self._places(party)
+        if found is None and data.clients and self._places(data.clients[0]):
+            raise SetupError(f"{name} has no global embedding: give client=0 for a personal one")
+        if found is None:
+            raise SetupError(f"{name} embeds no nodes: {self.values}")
+        nodes, places = found
+        split = party.test if self.client is None else party.train
+        embedding = Embedding.of(cast(HierarchySplit, split).hierarchy, places, nodes)
+        own = {"num_nodes": len(embedding), "places": type(places).__name__, "dim": places.dim}
+        return embedding, self._card(own)
+
+    def knowledge(self) -> tuple[KnowledgeGraph, dict[str, Any]]:
+        """The trained knowledge graph and its card; names and triples are those of the data."""
+        name, party = type(self.method).__name__, self._named()[1]
+        found = self._ask(cast(Reporting, self.method).triple_tables, party)
+        if found is None:
+            raise SetupError(f"{name} has no global tables: give client=0 for personal ones")
+        split = party.test if self.client is None else party.train
+        graph = KnowledgeGraph.of(cast(TripleSplit, split), found["score"], found["tables"])
+        own = {"num_entities": len(graph), "num_relations": len(graph.relations)}
+        return graph, self._card({**own, **found["score"]})
+
+    def _named(self) -> tuple[FederatedData, Client]:
+        """The data, whose names are those of the rows, and the party whose result is loaded."""
+        data = self._data()
         party = data.holdout if self.client is None else self._client(data)
         facts = self.folder.environment.get("data")
         before = facts.get("numbering") if isinstance(facts, dict) else None
@@ -154,16 +183,7 @@ class _Finished:
         if party is None:
             raise SetupError(f"the server of {self.folder.path} knows no names: give client=0")
         self._check_state(party)
-        found = self._places(party)
-        if found is None and data.clients and self._places(data.clients[0]):
-            raise SetupError(f"{name} has no global embedding: give client=0 for a personal one")
-        if found is None:
-            raise SetupError(f"{name} embeds no nodes: {self.values}")
-        nodes, places = found
-        split = party.test if self.client is None else party.train
-        embedding = Embedding.of(cast(HierarchySplit, split).hierarchy, places, nodes)
-        own = {"num_nodes": len(embedding), "places": type(places).__name__, "dim": places.dim}
-        return embedding, self._card(own)
+        return data, party
 
     def _places(self, party: Client) -> NodePlaces | None:
         method = self.method

@@ -8,7 +8,7 @@ from fedbolic.core.imports import SYSTEMS
 from fedbolic.data import Split
 from fedbolic.federated import Method
 
-_PACKAGES = "fedbolic.methods", "fedbolic.hierarchies", *SYSTEMS
+_PACKAGES = "fedbolic.methods", "fedbolic.hierarchies", "fedbolic.knowledge", *SYSTEMS
 
 
 def suited_methods(kind: type[Split]) -> list[str]:

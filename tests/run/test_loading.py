@@ -26,6 +26,7 @@ from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.secure import SecureSum
 from fedbolic.hierarchies import Embedding, HierarchyEmbedding, Popularity
+from fedbolic.knowledge import KnowledgeGraph
 from fedbolic.methods import FedAvg, PrivateSteps
 from fedbolic.run import experiment
 from fedbolic.run.configuration import SetupError
@@ -54,7 +55,7 @@ ADDED = {
 """Methods and sources that no ``quick.yaml`` has."""
 
 OFTEN = {
-    *("majority", "fedgnn", "hierarchies", "personal tables", "popularity"),
+    *("majority", "fedgnn", "hierarchies", "knowledge", "personal tables", "popularity"),
     *("flat tables with biases", "graphs in files"),
 }
 """Cases in which nothing is alike and no graph of a network is traced, which takes seconds."""
@@ -134,6 +135,9 @@ def test_a_result_is_loaded_and_exported_or_a_true_sentence_names_the_way_out(na
 
 
 def assert_usable(found):
+    if isinstance(found, KnowledgeGraph):
+        assert len(found.tails(found.entities[0], found.relations[0], 3)) == 3
+        return
     if isinstance(found, Embedding):
         assert len(found.nearest(found.names[-1], 3)) == 3
         held = found.names[int(found.parents[-1, 0])]

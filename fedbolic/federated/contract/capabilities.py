@@ -57,6 +57,23 @@ class Reporting:
         del message, client, client_state
         return None
 
+    def triple_tables(self, message: Tree, client: Client, client_state: Tree) -> Tree | None:
+        """Tables that score the triples of a knowledge graph, and the fields of their score.
+
+        :func:`fedbolic.load` names their rows as the client's triples do. By default ``None``: the
+        method has none, or no common ones and the client is the server's test set.
+
+        Args:
+            message: Message to this client.
+            client: The client with its data, or the server's test set.
+            client_state: State that the client kept; empty for the server's test set.
+
+        Returns:
+            Trees ``score`` and ``tables``.
+        """
+        del message, client, client_state
+        return None
+
 
 class FixedTargets(ABC):
     """A method that compares features with fixed vectors, one for each class."""

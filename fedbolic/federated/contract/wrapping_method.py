@@ -84,6 +84,13 @@ class WrappingMethod(Method, Reporting):
         message, client_state = self.unwrapped(message, client_state)
         return self.method.node_places(message, client, client_state)
 
+    @override
+    def triple_tables(self, message: Tree, client: Client, client_state: Tree) -> Tree | None:
+        if not isinstance(self.method, Reporting):
+            return None
+        message, client_state = self.unwrapped(message, client_state)
+        return self.method.triple_tables(message, client, client_state)
+
 
 @dataclass(frozen=True)
 class NestedMethod(WrappingMethod):
