@@ -18,6 +18,7 @@ DISTRIBUTIONS = {
     **{"PIL": "Pillow", "flint": "python-flint", "sklearn": "scikit-learn", "umap": "umap-learn"},
     **{"dp_accounting": "dp-accounting", "yaml": "PyYAML"},
     **{"faiss": "faiss-cpu", "qdrant_client": "qdrant-client"},
+    **{"sentence_transformers": "sentence-transformers"},
 }
 """Names of packages for pip, where they are imported by another name."""
 

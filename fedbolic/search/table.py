@@ -213,6 +213,9 @@ def _images(places: Places) -> UnitBall | None:
 def _checked(places: ManifoldPlaces) -> ManifoldPlaces:
     """The places without derivatives, after a check of space and points."""
     space, points = places.manifold, places.points.detach()
+    if isinstance(space, Lorentz | Poincare) and isinstance(space.c, Tensor):  # it may be learnt
+        space = type(space)(space.c.detach())
+    places = ManifoldPlaces(space, points)
     if type(space) not in RIGHT_TO or not curvature(places) > 0:
         raise ValueError(
             f"points of {space} cannot be searched: the space must be Lorentz or Poincare with a "
@@ -223,4 +226,4 @@ def _checked(places: ManifoldPlaces) -> ManifoldPlaces:
     wide = points.double()
     if isinstance(space, Poincare) and not ((wide * wide).sum(1) * curvature(places) < 1).all():
         space.require(wide)
-    return dataclasses.replace(places, points=points)
+    return places

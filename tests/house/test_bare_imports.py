@@ -90,6 +90,9 @@ USES = {
         "from fedbolic.data import Meta; from fedbolic.nn.network.own_network import Timm\n"
         "Timm('resnet18').build(Meta(10, (3, 32, 32), 1))",
     ),
+    "sentences": (
+        "from fedbolic.nn.network.retrieval import SentenceEncoder; SentenceEncoder('all')",
+    ),
     "images": ("from fedbolic.data import ImageFolder; ImageFolder._image(None, None, None, 1)",),
     "parquet": (
         "from fedbolic.data.tables.table_file import _parquet; _parquet('x.parquet', None)",

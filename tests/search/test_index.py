@@ -328,3 +328,16 @@ def test_points_whose_squares_overflow_are_searched():
     found = HyperbolicIndex.of(Lorentz(), points).search([0, 200], 3)
     assert found.rows[0].tolist() == [0, 1, 2]
     assert found.exact.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("space", [Lorentz, Poincare])
+def test_a_learnt_curvature_has_the_value_of_now(space):
+    c = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    points = space(0.5).expmap0(
+        torch.nn.functional.pad(torch.eye(3).double(), (int(space is Lorentz), 0))
+    )
+    found = HyperbolicIndex.of(space(c), points.requires_grad_()).search(points, k=3)
+    expected = HyperbolicIndex.of(space(0.5), points.detach()).search(points.detach(), k=3)
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-6)  # roots of rounding at 0
+    assert torch.equal(found[1][:, 0], torch.arange(3))
+    assert not found[0].requires_grad
