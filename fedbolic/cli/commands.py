@@ -6,18 +6,22 @@ import logging
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbolic import __version__
 from fedbolic.cli.client_list import ClientList, client_list
 from fedbolic.cli.help import options_in_full
-from fedbolic.cli.overview import ABOUT, FIRST_LINES, LISTS
+from fedbolic.cli.overview import LISTS
+from fedbolic.cli.parser import command_line
+from fedbolic.cli.run_list import run_list
+from fedbolic.cli.views import view
+from fedbolic.core import check
 from fedbolic.core.imports import extra
 from fedbolic.data import agree_names
 from fedbolic.federated import RunStoppedError
-from fedbolic.hierarchies.ready_tables import READY, make_ready
+from fedbolic.hierarchies.ready_tables import make_ready
 from fedbolic.remote import loopback
 from fedbolic.remote.accounts import UNITS, PrivacyAccounts
 from fedbolic.report.html_report import write_page
@@ -25,20 +29,16 @@ from fedbolic.report.text_report import compose, keep
 from fedbolic.run.configuration import (
     SetupError,
     given,
-    new_parser,
     one_line,
     parse,
-    parser_of,
     setting_up,
 )
 from fedbolic.run.experiment import dry_run, resume, run
-from fedbolic.run.exports import WRITERS, export
+from fedbolic.run.exports import export
 from fedbolic.run.progress import ProgressBar, terminal
 from fedbolic.run.sweeps import sweep
-from fedbolic.run.views import WAYS, view
 
 with extra("run", "the command line"):
-    from jsonargparse import ArgumentParser
     from rich.logging import RichHandler
 
 INTERRUPTED, STOPPED, REFUSED = 130, 1, 2
@@ -199,11 +199,42 @@ def _report(
 
 def _report_or_page(settings: dict[str, Any]) -> int:
     paths, reference, file = (settings[name] for name in ("runs", "reference", "html"))
-    if file is None:
-        return _report(paths, reference=reference)
+    if settings["watch"] is not None:
+        with setting_up():
+            check.positive(watch=settings["watch"])
+    watched = _once_and_when_runs_go_on(paths, settings["watch"])
+    for _ in watched:
+        if file is None:
+            _report(paths, reference=reference)
+            continue
+        with setting_up():
+            write_page(paths, file, reference=reference)
+        sys.stdout.write(f"open {file} in a browser\n")
+    return 0
+
+
+def _once_and_when_runs_go_on(paths: Sequence[Path], seconds: float | None) -> Iterator[None]:
+    """Yield once and, if there are seconds to wait, after every look at which a run has grown."""
+    yield
+    if seconds is None:
+        return
+    before = _sizes(paths)
+    while True:
+        sys.stdout.flush()
+        time.sleep(seconds)
+        if (now := _sizes(paths)) != before:
+            before = now
+            yield
+
+
+def _sizes(paths: Sequence[Path]) -> dict[Path, int]:
+    return {f: f.stat().st_size for path in paths for f in path.rglob("metrics.csv")}
+
+
+def _runs(settings: dict[str, Any]) -> int:
     with setting_up():
-        write_page(paths, file, reference=reference)
-    sys.stdout.write(f"open {file} in a browser\n")
+        listed = run_list(settings["folders"])
+    sys.stdout.write(listed)
     return 0
 
 
@@ -275,6 +306,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "names": _names,
     "ready": _ready,
     "report": _report_or_page,
+    "runs": _runs,
     "view": _view,
 }
 
@@ -288,89 +320,3 @@ def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
     """Resolve a path in a configuration file: relative to that file, else to the current folder."""
     beside = Path(str(configs[-1])).parent / path if configs else path
     return beside if beside.exists() else path
-
-
-@functools.cache
-def command_line() -> ArgumentParser:
-    """The parser of the whole command line, made once: it takes a tenth of a second."""
-    parser = new_parser(prog="fedbolic", version=__version__, description=ABOUT)
-    commands, about = parser.add_subcommands(dest="command"), FIRST_LINES
-    for function in (run, sweep):
-        command = parser_of(function)
-        command.add_argument("--overwrite", action="store_true", help="Replace existing runs.")
-        if function is run:
-            about_dry = "Check the settings, and show what every client holds; train nothing."
-            command.add_argument("--dry-run", "--dry_run", action="store_true", help=about_dry)
-        name = function.__name__
-        commands.add_subcommand(name, command, help=about[name])
-    command = parser_of(run)
-    command.add_class_arguments(loopback.DeploymentConfig, "deployment")
-    command.add_argument(
-        "--app", type=Path, help="Only write the app for `flwr run` to this folder."
-    )
-    command.add_argument("--overwrite", action="store_true", help="Replace an existing run.")
-    commands.add_subcommand("flower", command, help=about["flower"])
-    command = new_parser()
-    command.add_argument("run", type=Path, help="Folder of the run.")
-    commands.add_subcommand("resume", command, help=about["resume"])
-    command = new_parser()
-    command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
-    command.add_argument(
-        "--reference", type=str, help="Row to which all others are compared, seed by seed."
-    )
-    command.add_argument(
-        "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
-    )
-    commands.add_subcommand("report", command, help=about["report"])
-    for name in LISTS:
-        commands.add_subcommand(name, new_parser(), help=about[name])
-    command = new_parser()
-    command.add_argument("run", type=Path, help="Folder of the run.")
-    command.add_argument(
-        "--to", type=Path, required=True, help=f"New file, which ends in {', '.join(WRITERS)}."
-    )
-    command.add_argument("--client", type=int, help="Client whose personal result is saved.")
-    commands.add_subcommand("export", command, help=about["export"])
-    _add_hierarchies(commands)
-    command = new_parser()
-    commands.add_subcommand("account", command, help=about["account"])
-    _add_account_actions(command)
-    return parser
-
-
-def _add_hierarchies(commands: Any) -> None:
-    """The commands about hierarchies.
-
-    Args:
-        commands: Subcommands of the parser.
-    """
-    command = new_parser()
-    command.add_argument("files", type=Path, nargs="+", help="Hierarchies, or files of names.")
-    command.add_argument("--to", type=Path, required=True, help="New file: .names.")
-    command.add_argument("--key", type=Path, help="File of the holders' key, to hash names with.")
-    commands.add_subcommand("names", command, help=FIRST_LINES["names"])
-    command = new_parser()
-    command.add_argument("table", type=str, help=f"Name: {' or '.join(READY)}.")
-    command.add_argument("--to", type=Path, required=True, help="File: .npz or .safetensors.")
-    commands.add_subcommand("ready", command, help=FIRST_LINES["ready"])
-    command = new_parser()
-    command.add_argument("source", type=Path, help="Run, taxonomy file, or file of an embedding.")
-    command.add_argument(
-        "--to", type=Path, help="New HTML file; by default named after the source."
-    )
-    command.add_argument(
-        "--way", choices=WAYS, default="sectors", help="Layout of a taxonomy in the plane."
-    )
-    command.add_argument("--title", type=str, help="Heading of the page.")
-    commands.add_subcommand("view", command, help=FIRST_LINES["view"])
-
-
-def _add_account_actions(command: ArgumentParser) -> None:
-    actions = command.add_subcommands(dest="action")
-    for name, about in (("create", "Create an account."), ("show", "Print what was spent.")):
-        action = new_parser()
-        action.add_argument("folder", type=Path, help="Folder of the accounts.")
-        action.add_argument("data", type=str, help="Owner's name of the data.")
-        if name == "create":
-            action.add_method_arguments(PrivacyAccounts, "create", as_positional=False)
-        actions.add_subcommand(name, action, help=about)

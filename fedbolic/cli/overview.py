@@ -21,6 +21,7 @@ FIRST_LINES = {
     "run.",
     "report": "Summarize runs in a Markdown table, and plot their accuracy by round and their "
     "figures.",
+    "runs": "List the runs below a folder: their rounds, last scores and seconds.",
     "configs": "List the package's configurations.",
     "methods": "List the federated methods.",
     "data": "List the sources of clients, the data sets that they share out, and the partitions.",
@@ -56,6 +57,8 @@ def overview(words: Sequence[str]) -> str | None:
             return _help()
         case [name] if name in LISTS:
             return LISTS[name]()
+        case ["runs", *folders] if not any(folder.startswith("-") for folder in folders):
+            return _run_list(folders)
         case ["resume", run] if not run.startswith("-"):
             return _finished(Path(run))
     return None
@@ -76,9 +79,11 @@ def _data() -> str:
         "Data sets, for --data or --data.dataset": "Dataset",
         "Graphs, for --data or --data.graph": "GraphSet",
         "Hierarchies, for --data or --data.hierarchy": "HierarchySet",
+        "Knowledge graphs, for --data or --data.graph": "TripleSet",
         "Partitions of data sets, for --data.partition": "Partition",
         "Partitions of graphs, for --data.partition": "GraphPartition",
         "Partitions of hierarchies, for --data.partition": "HierarchyPartition",
+        "Partitions of knowledge graphs, for --data.partition": "TriplePartition",
     }
     return "\n".join(
         f"{title}:\n{_classes(kind, 'fedbolic.data')}" for title, kind in kinds.items()
@@ -104,6 +109,12 @@ def _classes(kind: str, *packages: str) -> str:
 def _lines(about: dict[str, str]) -> str:
     width = max(map(len, about), default=0)
     return "".join(f"{name:{width}}  {line}\n" for name, line in about.items())
+
+
+def _run_list(folders: Sequence[str]) -> str:
+    from fedbolic.cli.run_list import run_list  # the other answers read no runs
+
+    return run_list([Path(folder) for folder in folders or ["runs"]])
 
 
 def _finished(path: Path) -> str | None:

@@ -62,7 +62,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
 
     Args:
         score: Name of the score.
-        dim: Dimensions of the space, without the biases of an entity.
+        dim: Dimensions of the space, at least 1, without the biases of an entity.
         bias: Biases of an entity. That of the head changes no ranking and, with these losses, no
             training.
         rounds: Communication rounds, at least 1.
@@ -72,7 +72,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         optimizer_state: ``personal``: every client keeps its own between rounds; ``reset``: every
             round starts with a new state.
         schedule: Multiplier of the step size by round.
-        negatives: Draws of negative tails; ``None`` for all entities.
+        negatives: Draws of negative tails, at least 1; ``None`` for all entities.
         n3: Weight of the cubes of all numbers of a triple but biases and curvature, 0 or more.
         max_weight: Largest weight of a client in the mean of a row, at least 1.
         server_lr: Step size of the server along the mean change of a row, above 0.

@@ -14,6 +14,7 @@ AROUND = {
     "Dataset": ("Partitioned", "dataset"),
     "GraphSet": ("Graphs", "graph"),
     "HierarchySet": ("PartitionedHierarchy", "hierarchy"),
+    "TripleSet": ("PartitionedTriples", "graph"),
 }
 """Source of clients that shares out a data set of a kind, and its option for the data set."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedbolic.core.imports import SYSTEMS
 
-METHODS = ("fedbolic.methods", "fedbolic.hierarchies", *SYSTEMS)
+METHODS = ("fedbolic.methods", "fedbolic.hierarchies", "fedbolic.knowledge", *SYSTEMS)
 """Packages of federated methods."""
 
 EXPORTING = (

@@ -4,11 +4,9 @@ import importlib
 import inspect
 from collections.abc import Iterator
 
-from fedbolic.core.imports import SYSTEMS
 from fedbolic.data import Split
 from fedbolic.federated import Method
-
-_PACKAGES = "fedbolic.methods", "fedbolic.hierarchies", "fedbolic.knowledge", *SYSTEMS
+from fedbolic.run.public_classes import METHODS
 
 
 def suited_methods(kind: type[Split]) -> list[str]:
@@ -27,7 +25,7 @@ def suited_methods(kind: type[Split]) -> list[str]:
 
 def _methods() -> Iterator[tuple[str, Method]]:
     """Public methods with their defaults, without those around another method."""
-    for package in _PACKAGES:
+    for package in METHODS:
         for name, found in vars(importlib.import_module(package)).items():
             if inspect.isclass(found) and issubclass(found, Method) and not name.startswith("_"):
                 parameters = inspect.signature(found).parameters.values()

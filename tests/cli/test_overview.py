@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedbolic.cli import commands
+from fedbolic.cli import commands, parser
 from fedbolic.cli.overview import FIRST_LINES, LISTS, overview
 from fedbolic.remote import loopback
 from fedbolic.report import report
@@ -17,7 +17,7 @@ from tests.command_line import ROOT
 @pytest.mark.parametrize("columns", ["60", "80", "200"])
 def test_the_help_is_that_of_the_whole_command_line(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
-    whole = commands.command_line().format_help()
+    whole = parser.command_line().format_help()
     assert overview(["--help"]) == overview(["-h"]) == overview([]) == whole
 
 
@@ -29,7 +29,7 @@ def test_first_lines_are_those_of_the_functions():
         name: text.partition("\n")[0] for name, text in docs.items()
     }
     assert list(FIRST_LINES) == [
-        *commands.command_line().format_usage().split("{")[1].split("}")[0].split(",")
+        *parser.command_line().format_usage().split("{")[1].split("}")[0].split(",")
     ]
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from fedbolic.cli.commands import command_line
+from fedbolic.cli.parser import command_line
 from fedbolic.run.configuration import parse
 from tests.house.test_readme import ROOT, blocks, commands
 

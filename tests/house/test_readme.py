@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic.cli.commands import command_line
+from fedbolic.cli.parser import command_line
 from fedbolic.run.configuration import parse
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedbolic.cli.commands import command_line
 from fedbolic.cli.help import options_in_full
+from fedbolic.cli.parser import command_line
 from fedbolic.core.yaml_text import null_for_none
 from fedbolic.data import Partitioned, Source
 from fedbolic.federated import Cohort, Evaluation, LocalTraining, Method, Sequential

@@ -52,7 +52,13 @@ def test_a_method_around_another_one_says_what_it_needs(name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("Dataset", "Digits"), ("GraphSet", "BlockModel"), ("HierarchySet", "Nouns")]
+    ("kind", "name"),
+    [
+        ("Dataset", "Digits"),
+        ("GraphSet", "BlockModel"),
+        ("HierarchySet", "Nouns"),
+        ("TripleSet", "Families"),
+    ],
 )
 def test_a_data_set_in_the_place_of_a_source_is_shared_out(kind, name):
     for words in ([f"--data={name}"], ["--data", name]):

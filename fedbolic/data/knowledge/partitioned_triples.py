@@ -37,7 +37,7 @@ class PartitionedTriples(Source):
         partition: Partition of the triples among clients.
         validation_rate: Share of the triples to hold out for validation if the graph has no test
             triples of its own, in [0, 1).
-        test_rate: Share to hold out for the test, likewise.
+        test_rate: Share to hold out for the test, in [0, 1), likewise.
         root: The only folder to read from. By default, the folder named by the environment variable
             FEDBOLIC_DATA, then the user's cache.
 
