@@ -258,18 +258,19 @@ class Trainer:
                     "a Poisson cohort may be empty, which only a run with privacy allows: set "
                     "cohort.sampling to fixed, or privacy"
                 )
-        elif isinstance(self.engine, Remote):
-            raise ValueError("privacy is for clients in this process: nodes send more than a delta")
         elif self.evaluation.fine_tuning or self.evaluation.ridge_head:
             raise ValueError(
                 "privacy does not cover fine_tuning and ridge_head, for which clients send more: "
                 "set both to null"
             )
+        elif isinstance(self.engine, Remote):
+            self.privacy.check_deployed()
 
     def _aggregation(self, method: Method, data: FederatedData) -> PlainAggregation:
         if self.privacy is None:
             return PlainAggregation()
-        return PrivateAggregation.of_run(self.privacy, method, self.cohort, len(data.clients))
+        given = self.privacy, method, self.cohort, len(data.clients)
+        return PrivateAggregation.of_run(*given, seen=isinstance(self.engine, Remote))
 
     def _exchange(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState

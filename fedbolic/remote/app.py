@@ -86,7 +86,8 @@ def reply(message: Message, context: Context) -> Message:
         return Message(to_records(handshake(own)), reply_to=message)
     evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
     accounts = _accounts(context)
-    kept = store, accounts, score_noise_of(context.node_config)
+    noise, private = score_noise_of(context.node_config), settings.get("privacy") is not None
+    kept = store, accounts, noise, private
     node = Node(settings["method"], own, settings["channels"], evaluation, *kept)
     device = own.no_inputs.device
     with reproducible(device), arithmetic(settings["precision"], device):

@@ -14,6 +14,7 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charging
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.aggregators.channel import Channel
+from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.capabilities import OneTimeSecrets
 from fedbolic.federated.contract.engine import torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
@@ -122,6 +123,8 @@ class Node:
         accounts: Privacy accounts of the client's data; ``None`` refuses every private release.
             With accounts the method must be private, as everything else would leave uncharged.
         score_noise: Noise of scores under an account of examples; ``None`` withholds them.
+        private: Whether the node's configuration has ``privacy``, so that the server makes the
+            updates private: the node then sends payloads alone.
     """
 
     method: Method
@@ -131,6 +134,7 @@ class Node:
     store: ClientStateStore
     accounts: PrivacyAccounts | None = None
     score_noise: ScoreNoise | None = None
+    private: bool = False
 
     def reply(self, request: Tree) -> Tree:
         """Reply to a request of :func:`make_request`, or ``{"error": class name}``.
@@ -185,6 +189,8 @@ class Node:
             raise ValueError(fault)
         for i, channel in enumerate(self.channels if request["purpose"] == "train" else ()):
             update = channel.send(update, client, rng.at("channel", i))
+        if self.private:
+            update = Update(update.payload)
         metrics = {key: float(value) for key, value in update.metrics.items()}
         given = {"payload": update.payload, "weight": float(update.weight), "metrics": metrics}
         if request["purpose"] != "train":  # its model is discarded, so the client state stays
@@ -196,11 +202,12 @@ class Node:
 
     @property
     def _withholds_scores(self) -> bool:
-        """True if a secure sum or noise protects the client, whose exact scores would betray it.
+        """True if a secure sum or noise protects the client, whom exact scores would betray.
 
         A few models that predict one class each would read its counts of labels.
         """
-        return self.accounts is not None or isinstance(self.method, OneTimeSecrets)
+        secret = isinstance(self.method, OneTimeSecrets)
+        return self.accounts is not None or self.private or secret
 
     def _scores(self, request: Tree) -> Tree:
         if self.score_noise is not None:
@@ -272,7 +279,7 @@ class Node:
         Raises:
             ValueError: If this client's method has no such phase.
         """
-        if self.accounts is not None and request["purpose"] != "train":
+        if (self.accounts is not None or self.private) and request["purpose"] != "train":
             raise ValueError("fine_tuning and ridge_head send more than privacy covers")
         phase = self._found(request)
         if phase is None or type(phase).__name__ != request["phase"]:

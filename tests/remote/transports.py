@@ -31,6 +31,7 @@ class Here(Transport):
         accounts: Folder of the accounts of ``client0``, ``client1``, ...; ``None`` for none.
         secret: Seed of the nodes' random streams under a secure sum, as a simulation has it;
             ``None`` for a secret of each node.
+        private: Whether the server makes the updates private.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Here(Transport):
         evaluation=Evaluation(),
         accounts=None,
         secret=RNG.seed,
+        private=False,
     ):
         self.nodes = {
             1000 - client.id: Node(
@@ -52,6 +54,7 @@ class Here(Transport):
                 evaluation,
                 ClientStateStore(folder / str(client.id) / "client_state.pt", secret),
                 None if accounts is None else PrivacyAccounts(accounts, f"client{client.id}"),
+                private=private,
             )
             for client in data.clients
         }

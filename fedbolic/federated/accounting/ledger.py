@@ -1,5 +1,6 @@
 """Ledger of a private run: what its releases cost, and the noise that a budget needs."""
 
+import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -141,6 +142,12 @@ class PrivacyLedger:
     def _multiplier(self) -> float:
         """Standard deviation of the noise over the largest change of a sum."""
         return self.noise_multiplier / (2 if self.neighbours == "replace" else 1)
+
+    def without_sampling(self) -> "PrivacyLedger":
+        """Ledger of the same releases for whoever sees who takes part; itself without a sample."""
+        if self.participation not in ("poisson", "fixed"):
+            return self
+        return dataclasses.replace(self, participation="everyone", rate=1.0)
 
     @property
     def period(self) -> int:

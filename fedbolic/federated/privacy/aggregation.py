@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import tree
+from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import FederatedData
@@ -41,17 +42,26 @@ class PrivateAggregation(PlainAggregation):
         privacy: Settings.
         ledger: Ledger of the run.
         size: Expected number of clients in a round, the denominator of every mean.
+        seen: Ledger for whoever sees who takes part, which is reported as well; ``None`` if nobody
+            does.
     """
 
     privacy: ClientPrivacy
     ledger: PrivacyLedger
     size: float
+    seen: PrivacyLedger | None = None
 
     keeps_secrets = True
 
     @classmethod
     def of_run(
-        cls, privacy: ClientPrivacy, method: Method, cohort: Cohort, num_clients: int
+        cls,
+        privacy: ClientPrivacy,
+        method: Method,
+        cohort: Cohort,
+        num_clients: int,
+        *,
+        seen: bool = False,
     ) -> "PrivateAggregation":
         """Private aggregation of a run of a method.
 
@@ -60,11 +70,12 @@ class PrivateAggregation(PlainAggregation):
             method: Method to train.
             cohort: Sampling of the clients.
             num_clients: Number of clients of the federation.
+            seen: Whether others see who takes part, as where requests cross a network.
         """
         ledger = privacy.ledger(cohort, num_clients, method.rounds, kind=method.traits.cohort)
         everyone = method.traits.cohort == "all"
         size = float(num_clients) if everyone else cohort.expected_size(num_clients)
-        return cls(privacy, ledger, size)
+        return cls(privacy, ledger, size, ledger.without_sampling() if seen else None)
 
     @override
     def check_covers(self, phase: Method, server_state: Tree) -> None:
@@ -74,6 +85,8 @@ class PrivateAggregation(PlainAggregation):
     def begin(self, rng: Rng, num_clients: int) -> Tree:
         """Initial state with a new key, which ``rng`` names; the ledger is logged."""
         log_ledger(self.ledger, num_clients, of="clients")
+        if self.seen not in (None, self.ledger):
+            logger.info("privacy: against whoever sees who takes part, %s", self.seen)
         warn_of_keys(self.privacy.noise)
         stream = self.privacy.noise.stream(rng.at("privacy"))
         key = torch.frombuffer(bytearray(stream.key), dtype=torch.uint8)
@@ -157,6 +170,8 @@ class PrivateAggregation(PlainAggregation):
         flat = grid.scaled(total + drawn.to(total.device)) / self.size
         mean = _shaped(flat, form["delta"])
         metrics = {"privacy/epsilon": self.ledger.epsilon(round), "privacy/clip_norm": bound}
+        if self.seen not in (None, self.ledger):
+            metrics["privacy/epsilon_without_sampling"] = self.seen.epsilon(round)
         ids = tuple(range(max(1, int(self.size + 0.5))))
         return AggregatedUpdate({**form, "delta": mean}, self.size, ids, metrics), state
 

@@ -106,6 +106,10 @@ class ClientPrivacy:
     that computes several clients together it may depend on the others by rounding, which is not
     covered; with ``Sequential`` it does not.
 
+    Clients may be nodes that trust the server, which then send payloads alone. Others may see whom
+    the server asks, so a run with samples states two numbers: ``privacy/epsilon`` as above, which
+    holds for secret samples, and ``privacy/epsilon_without_sampling``.
+
     Args:
         dp_delta: Delta, in (0, 1) and below one over the number of clients; above a hundredth of
             that a run warns.
@@ -177,6 +181,19 @@ class ClientPrivacy:
             raise ValueError(
                 "correlated noise has one size in all rounds, and the server adds it: use "
                 "placement='server' and no adaptive clipping"
+            )
+
+    def check_deployed(self) -> None:
+        """Refuse settings that are safe in a simulation but not if every client is a node.
+
+        Raises:
+            ValueError: If the noise of the clients would be drawn in the server's process.
+        """
+        if self.placement == "clients":
+            raise ValueError(
+                "noise with placement='clients' is drawn in the server's process, and nodes need "
+                "not trust it: use DistributedNoise in a SecureSum, where every node draws its own "
+                "and much less of it, or placement='server' if all nodes trust the server"
             )
 
     def ledger(
