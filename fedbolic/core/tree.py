@@ -281,7 +281,8 @@ def zeros_like(x: Tree) -> Tree:
 
 def clone(x: Tree) -> Tree:
     """A tree of the same values that shares no storage with ``x`` and no gradient history."""
-    return map_tensors(lambda a: a.detach().clone(), x)
+    with torch.no_grad():
+        return map_tensors(torch.clone, x)
 
 
 def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) -> Tree:

@@ -297,6 +297,8 @@ def _move(
     donate: bool,
 ) -> list[Tensor]:
     """Points after a step of size ``lr`` against ``descent``, along geodesics."""
+    if not spaces:
+        return each("add", points, descent, alpha=-lr, donate=donate)
     # the flat ones apart, as they may be written over, and a point is still needed at its end
     straight = [i for i, name in enumerate(names) if name not in spaces]
     flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))

@@ -201,7 +201,13 @@ def rough_norm_of(x: Tree) -> float:
             numbers.append(leaf)
         elif isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
             of_device.setdefault(leaf.device, []).append(leaf)
-    return math.hypot(*numbers, *(float(tree.rough_norm(of)) for of in of_device.values()))
+    for device, of in of_device.items():
+        if device.type == "cpu":  # nothing is launched, and nothing waited for
+            norms = torch._foreach_norm(of)  # pyright: ignore[reportPrivateImportUsage]
+            numbers += map(float, norms)
+        else:
+            numbers.append(float(tree.rough_norm(of)))
+    return math.hypot(*numbers)
 
 
 def find_long_part(message: Tree, payload: Tree, *, longest: float = LONGEST_PART) -> str | None:

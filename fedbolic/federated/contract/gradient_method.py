@@ -1,6 +1,5 @@
 """Methods that train by gradient steps, in separate parts so that an engine can batch clients."""
 
-import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.autograd import Variable
 from torch.nn.functional import pad
 from typing_extensions import override
 
@@ -222,9 +222,11 @@ class GradientMethod(Method):
     ) -> tuple[Update, Tree]:
         model, local, context, plan = self.begin(message, client, client_state, rng)
         local = tree.clone(local)
-        losses, counts = [], []
+        losses, counts, leaves = [], [], {}
         for batch in batches(self, client, plan):
-            of_batch, gradients, buffers = _differentiate(self, model, local, batch, context)
+            leaves = _leaves(local["parameters"], leaves)
+            inputs = {name: leaf for name, (_, leaf) in leaves.items()}, local["buffers"]
+            of_batch, gradients, buffers = _differentiate(self, model, inputs, batch, context)
             counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
             with torch.no_grad():
                 gradients = self.local.clip(gradients)
@@ -279,7 +281,7 @@ def batches(method: GradientMethod, client: Client, plan: BatchPlan) -> Iterator
     draws = {name: draw.to(device).unbind() for name, draw in plan.draws.items()}
     width = plan.positions.shape[1]
     present = torch.ones(width, dtype=torch.bool, device=device)
-    visits = torch.arange(method.local.repeats, device=device).unbind()
+    visits = _visits(method.local.repeats, device)
     examples = method.examples(client)
     for i, length in enumerate(plan.lengths.tolist()):
         index, mask = positions[i], present
@@ -322,7 +324,7 @@ def with_training_metrics(
     }
     outside, points = clamped or (0, 0)
     metrics |= {"train/clamped_fraction": outside / points} if points else {}
-    return dataclasses.replace(update, metrics=metrics | dict(update.metrics))
+    return Update(update.payload, update.weight, metrics | dict(update.metrics), update.row)
 
 
 def without_seeds(local: Tree) -> Tree:
@@ -368,19 +370,44 @@ def counted_loss(
     return losses, {**buffers, **counter.total()}
 
 
+def _leaves(
+    parameters: Params, before: dict[str, tuple[Tensor, Tensor]]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Parameters with the leaves of autograd that share their values, kept from the step before."""
+    leaves = {}
+    for name, value in parameters.items():
+        held, leaf = before.get(name, (None, value))
+        if held is not value or leaf.data_ptr() != value.data_ptr():  # of another storage
+            leaf = value if value.requires_grad else value.detach().requires_grad_()
+        leaves[name] = value, leaf
+    return leaves
+
+
 def _differentiate(
-    method: GradientMethod, model: Model, local: Tree, batch: Params, context: Tree
+    method: GradientMethod,
+    model: Model,
+    inputs: tuple[Params, Params],
+    batch: Params,
+    context: Tree,
 ) -> tuple[Tensor, Params, Params]:
     """Losses of a batch, gradients of their mean by parameter name, and the buffers after it."""
-    parameters = {
-        name: value if value.requires_grad else value.detach().requires_grad_()
-        for name, value in local["parameters"].items()
-    }
-    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
+    parameters, buffers = inputs
+    losses, buffers = counted_loss(method, model, parameters, buffers, batch, context)
     shares = torch.full_like(losses, 1 / len(losses))
-    values = list(parameters.values())
-    gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)
-    return losses.detach(), dict(zip(parameters, gradients, strict=True)), buffers
+    # the engine of torch.autograd.grad, which takes as long to examine a small network as this
+    found = Variable._execution_engine.run_backward(
+        *((losses,), (shares,), False, False, tuple(parameters.values())),
+        allow_unreachable=True,
+        accumulate_grad=False,
+    )
+    named = zip(parameters.items(), found, strict=True)
+    gradients = {name: torch.zeros_like(x) if g is None else g for (name, x), g in named}
+    return losses.detach(), gradients, buffers
+
+
+@functools.lru_cache(maxsize=64)
+def _visits(repeats: int, device: torch.device) -> tuple[Tensor, ...]:
+    return torch.arange(repeats, device=device).unbind()
 
 
 @functools.lru_cache(maxsize=1024)  # reused by clients of equal size, in every round

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.engine import (
     Engine,
@@ -51,12 +51,16 @@ class Sequential(Engine):
             yield result
 
 
-def _content(part: Any) -> Any:
+def _content(message: Tree) -> list[object]:
     """Names, and identities of leaves with counts of the changes of tensors in place."""
-    if isinstance(part, dict):
-        return {name: _content(value) for name, value in part.items()}
-    counted = isinstance(part, Tensor) and not part.is_inference()
-    return id(part), part._version if counted else None
+    found: list[object] = []
+    for name, value in message.items():
+        if isinstance(value, dict):
+            found += name, _content(value)
+        else:
+            counted = isinstance(value, Tensor) and not value.is_inference()
+            found += name, id(value), value._version if counted else None
+    return found
 
 
 def _alone(update: Update) -> Update:

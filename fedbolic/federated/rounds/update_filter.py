@@ -283,6 +283,8 @@ def _is_metric(metric: tuple[object, object]) -> bool:
 
 def _is_number(value: object) -> bool:
     """True for a number that fits a float, as NaN and infinity do and 10 ** 400 does not."""
+    if type(value) is float:
+        return True
     if not isinstance(value, Real):
         return False
     try:
