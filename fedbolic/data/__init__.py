@@ -51,6 +51,7 @@ from fedbolic.data.images.cifar_superclasses import CIFAR100Superclasses
 from fedbolic.data.images.digits import Digits
 from fedbolic.data.images.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.images.image_folder import ImageFolder
+from fedbolic.data.knowledge.holder_triples import HolderTriples, write_triple_names
 from fedbolic.data.knowledge.partitioned_triples import PartitionedTriples
 from fedbolic.data.knowledge.triple_partition import (
     ByEntity,
@@ -123,6 +124,7 @@ __all__ = [
     "HierarchySet",
     "HierarchySplit",
     "HolderFiles",
+    "HolderTriples",
     "ImageFolder",
     "InMemory",
     "LabelledPairs",
@@ -179,4 +181,5 @@ __all__ = [
     "taxonomy",
     "uniform_points",
     "unite_graphs",
+    "write_triple_names",
 ]
