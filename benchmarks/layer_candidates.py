@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import unfold
 from torch_geometric.nn import GCNConv
 
-from benchmarks import hgcn
+from benchmarks import block_candidates, hgcn
 from benchmarks.peers import hypll_ball, space_of
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import (
@@ -278,6 +278,7 @@ ROWS: dict[str, tuple[tuple[str, str, Callable[[str], Built], str], ...]] = {
         ("CentroidPool2d, Lorentz", OURS, of(CentroidPool2d, lorentz_images, 2), HCNN),
         ("CentroidPool2d, ball", OURS, of(CentroidPool2d, ball_images, 2), RESNET),
     ),
+    "block": block_candidates.ROWS,
     **{
         group: tuple(
             (title, library, partial(hgcn.built, f"{library} {title}", size), HGCN)

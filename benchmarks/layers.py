@@ -34,6 +34,11 @@ G14 = (
     ("classifier: fedbolic MLR, ball", "classifier: hypll hyperplane_dists", 0.95),
     ("classifier: fedbolic MLR, ball", "classifier: geoopt dist2plane", 0.01),
     *(
+        (f"block: fedbolic LorentzEncoderBlock{kind}", f"block: torch {other}", bound)
+        for kind in ("", ", rotary", " of tangents")
+        for other, bound in (("TransformerEncoderLayer", 1.5), ("operators of HyperCore's", 1.0))
+    ),
+    *(
         (f"{group}: fedbolic HGCN, {model}", FLOORS[group], 1.0)
         for group in FLOORS
         for model in ("ball", "hyperboloid")
@@ -135,7 +140,7 @@ def bounds(taken: dict[str, list[float]]) -> list[Goal]:
     for above, below, bound in G14:
         known = above in taken and below in taken
         figure = ratio(taken[above], taken[below]) if known else None
-        name = "HGCN" if below.startswith("hgcn") else "G14"
+        name = {"hgcn": "HGCN", "bloc": "block"}.get(below[:4], "G14")
         made.append(Goal(name, f"{above} / {below}", "<=", bound, figure))
     return made
 

@@ -86,21 +86,47 @@ def _by_products(
     return (weights if dropout is None else dropout(weights)) @ value
 
 
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
 class _Means(torch.autograd.Function):
-    """Means by torch's kernels, of which some have no second derivatives: products give these."""
+    """Means by torch's kernels, of which some have no second derivatives: products give these.
+
+    On the CPU the logarithms of the sums of weights are kept; elsewhere the kernel runs again.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        ctx.save_for_backward(*inputs)
-        return _by_kernel(*inputs)
+        query, key, value, mask = inputs
+        ctx.flash = (
+            query.device.type == "cpu" and query.ndim == 4 and query.numel() > 0 < key.numel()
+        )
+        if not ctx.flash:
+            ctx.save_for_backward(*inputs)
+            return _by_kernel(query, key, value, mask)
+        made = _FLASH(query, key, value, attn_mask=_added_mask(mask, query), scale=1.0)
+        ctx.save_for_backward(*inputs, *made)
+        return made[0]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         second, mapped = torch.is_grad_enabled(), torch._C._are_functorch_transforms_active()
-        *saved, mask = ctx.saved_tensors
+        *saved, mask = ctx.saved_tensors[:4]
+        if ctx.flash and not (second or mapped):
+            given = (grad_outputs[0], *saved, *ctx.saved_tensors[4:], 0.0, False)
+            options = {"attn_mask": _added_mask(mask, saved[0]), "scale": 1.0}
+            return *_FLASH_BACKWARD(*given, **options), None
         with torch.enable_grad():
             # separate tensors, should one be given twice
             given = [x.view_as(x) if second else x.detach().requires_grad_() for x in saved]
             query, key, value = given
             means = (_by_products if second or mapped else _by_kernel)(query, key, value, mask)
         return *torch.autograd.grad(means, given, grad_outputs, create_graph=second), None
+
+
+def _added_mask(mask: Tensor | None, x: Tensor) -> Tensor | None:
+    """The mask as numbers that are added to scores."""
+    if mask is None:
+        return None
+    return torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, -torch.inf)

@@ -350,10 +350,18 @@ class HyperbolicRMSNorm(HyperbolicModule[Lorentz | Poincare]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x, self.num_features, self.weight)
-        space, gain = self.manifold, None if self.weight is None else wide(self.weight)
-        s = functional.rms_norm(space_part(space, x), (self.num_features,), gain, self.eps)
         inputs = (x,) if self.weight is None else (x, self.weight)
-        return self.rounded(points_at(space, s), *inputs)
+        s = self.space_coordinates(space_part(self.manifold, x))
+        return self.rounded(points_at(self.manifold, s), *inputs)
+
+    def space_coordinates(self, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """Space coordinates of the outputs, in float32 or float64.
+
+        Args:
+            s: Space coordinates on the hyperboloid.
+        """
+        gain = None if self.weight is None else wide(self.weight)
+        return functional.rms_norm(s, (self.num_features,), gain, self.eps)
 
     @override
     def extra_repr(self) -> str:

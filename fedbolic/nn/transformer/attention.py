@@ -12,7 +12,13 @@ from fedbolic.manifolds import Lorentz
 from fedbolic.nn.functional.attention import attended
 from fedbolic.nn.functional.coordinates import hyperboloid_point
 from fedbolic.nn.functional.space import HyperbolicModule, wide
-from fedbolic.nn.functional.tangent import points_to_tangents, tangents_to_points
+from fedbolic.nn.functional.tangent import (
+    exp_factors,
+    length_of,
+    log_factor,
+    points_to_tangents,
+    tangents_to_points,
+)
 from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.nn.layers.linear import Linear
 from fedbolic.nn.transformer.rotary import rotated
@@ -142,14 +148,14 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
                 )
         if mask is not None:
             _check_mask(mask, x.shape[-2], context.shape[-2])
+        space = self.manifold
         if self.stream == "points":
-            y = self.attend(x, self.keys_and_values(context), mask=mask)
+            s = self.attend(x, self.keys_and_values(context), mask=mask)
+            y = hyperboloid_point(space, s)
         else:
-            space = self.manifold
             v = points_to_tangents(space, x)
             w = v if context is x else points_to_tangents(space, context)
-            made = self.attend(v, self.keys_and_values(w), mask=mask)
-            y = tangents_to_points(space, wide(made))
+            y = tangents_to_points(space, self.attend(v, self.keys_and_values(w), mask=mask))
         return self.rounded(y, x, self.query.weight)
 
     def keys_and_values(self, context: Float[Tensor, "*batch m _"], *, start: int = 0) -> Heads:
@@ -169,8 +175,10 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         *,
         mask: Bool[Tensor, "*#batch n m"] | None = None,
         start: int = 0,
-    ) -> Float[Tensor, "*batch n _"]:
-        """The layer on its stream, without checks: points to points, or tangents to tangents.
+    ) -> Float[Tensor, "*batch n dim"]:
+        """Space coordinates of the outputs of points, or tangents of the outputs of tangents.
+
+        They are in float32 or float64, and nothing is checked.
 
         Args:
             x: Points or tangents that give the queries.
@@ -184,27 +192,27 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             space,
             self._heads(self.query, x, start),
             *keys_and_values,
-            mask=None if mask is None else mask.unsqueeze(-3),
+            mask=mask if mask is None or mask.ndim == 2 else mask.unsqueeze(-3),
             dropout=self.dropout if drops else None,
         )
         if isinstance(self.out, Linear):
-            s = hyperboloid_point(space, s.transpose(-2, -3).flatten(-2))
-            return self.out(self.rounded(s, x, self.out.weight))
-        v = self.head_dim**0.5 * points_to_tangents(space, hyperboloid_point(space, s))
-        return self.out(v.transpose(-2, -3).flatten(-2).to(self.out.weight.dtype))
+            whole = hyperboloid_point(space, s.transpose(-2, -3).flatten(-2))
+            return self.out.space_coordinates(self.rounded(whole, self.out.weight))
+        v = s * (self.head_dim**0.5 * log_factor(space.c, length_of(s)))
+        return wide(self.out(v.transpose(-2, -3).flatten(-2).to(self.out.weight.dtype)))
 
     def _heads(
         self, linear: Linear | nn.Linear, x: Tensor, start: int | None = None
     ) -> Float[Tensor, "*batch heads n ambient"]:
-        if isinstance(linear, Linear):
-            s, place = linear.space_coordinates(x), hyperboloid_point
-        else:
-            s = wide(linear(x.to(linear.weight.dtype))) * self.head_dim**-0.5
-            place = tangents_to_points
+        points = isinstance(linear, Linear)
+        s = linear.space_coordinates(x) if points else wide(linear(x.to(linear.weight.dtype)))
         s = s.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
         if self.rotary_base is not None and start is not None:
             s = rotated(s, self.rotary_base, start=start)
-        return place(self.manifold, s)
+        if not points:
+            scale = self.head_dim**-0.5
+            s = s * (scale * exp_factors(self.c, scale * length_of(s))[0])
+        return hyperboloid_point(self.manifold, s)
 
     @override
     def extra_repr(self) -> str:

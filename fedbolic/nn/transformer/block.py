@@ -58,7 +58,7 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
         if stream == "points":
             act = nn.Sequential(*hidden)
             self.up: nn.Module = Linear(manifold, embed_dim, hidden_dim, activation=act, **made)
-            self.down: nn.Module = Linear(manifold, hidden_dim, embed_dim, **made)
+            self.down: Linear | nn.Linear = Linear(manifold, hidden_dim, embed_dim, **made)
         else:
             self.up = nn.Sequential(nn.Linear(embed_dim, hidden_dim, **made), *hidden)
             self.down = nn.Linear(hidden_dim, embed_dim, **made)
@@ -91,7 +91,9 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
             memory_mask: True where a point of ``x`` may attend to one of ``memory``.
         """
         space, start = self.manifold, past[0].shape[-2] if past else 0
-        v = self._entered(x, "x")
+        points = self.stream == "points"
+        self._check(x, "x")
+        v = wide(x[..., 1:]) if points else points_to_tangents(space, x)
         h = self._normed(v, 0)
         kept = self.attention.keys_and_values(h, start=start)
         if past:
@@ -100,37 +102,42 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
         if memory is not None:
             across = past[2:]
             if not past:
-                across = self.cross_attention.keys_and_values(self._entered(memory, "memory"))
+                self._check(memory, "memory")
+                given = memory if points else points_to_tangents(space, memory)
+                across = self.cross_attention.keys_and_values(given)
             h = self._normed(v, 1)
             v = self._added(v, 1, self.cross_attention.attend(h, across, mask=memory_mask))
             kept = (*kept, *across)
-        last = len(self.norms) - 1
-        v = self._added(v, last, self.down(self.up(self._normed(v, last))))
-        y = v if self.stream == "points" else tangents_to_points(space, v)
-        return self.rounded(y, x, self.log_weights), kept
+        v = self._added(v, len(self.norms) - 1, self._fed_forward(v))
+        place = hyperboloid_point if points else tangents_to_points
+        return self.rounded(place(space, v), x, self.log_weights), kept
 
-    def _entered(self, x: Tensor, name: str) -> Tensor:
-        """Points as elements of the stream, after a check."""
+    def _check(self, x: Tensor, name: str) -> None:
         self.check(x, self.embed_dim, self.attention.query.weight, name=name)
         if x.ndim < 2:
             raise ValueError(
                 f"{name} must be sets of points (..., n, {self.embed_dim + 1}), got shape "
                 f"{tuple(x.shape)}: unsqueeze(-2) makes a point a set"
             )
-        return x if self.stream == "points" else points_to_tangents(self.manifold, x)
 
     def _normed(self, v: Tensor, branch: int) -> Tensor:
-        """The stream as input of a branch; tangents lie in full precision between branches."""
-        return self.norms[branch](v if self.stream == "points" else v.to(self.log_weights.dtype))
+        """Points or tangents in the dtype of the parameters, the inputs of a branch."""
+        norm: Any = self.norms[branch]
+        if self.stream == "tangents":
+            return norm(v.to(self.log_weights.dtype))
+        x = hyperboloid_point(self.manifold, norm.space_coordinates(v))
+        return self.rounded(x, self.log_weights)
 
-    def _added(self, x: Tensor, branch: int, y: Tensor) -> Tensor:
+    def _fed_forward(self, v: Tensor) -> Tensor:
+        x, down = self.up(self._normed(v, len(self.norms) - 1)), self.down
+        return down.space_coordinates(x) if isinstance(down, Linear) else wide(down(x))
+
+    def _added(self, v: Tensor, branch: int, y: Tensor) -> Tensor:
         """The stream with the output of a branch added to it."""
         weight = wide(self.log_weights[branch]).exp()
         if self.stream == "tangents":
-            return x + weight * y
-        space = self.manifold
-        s = lorentz_sum(wide(x[..., 1:]), wide(y[..., 1:]), weight, space.c)
-        return self.rounded(hyperboloid_point(space, s), x, y)
+            return v + weight * y
+        return lorentz_sum(v, y, weight, self.c)
 
     @override
     def extra_repr(self) -> str:

@@ -36,5 +36,5 @@ def rotated(
     places = torch.arange(start, start + n, dtype=torch.float64, device=s.device)
     angle = places.unsqueeze(-1) * base ** (-axes / dim)
     cos, sin = angle.cos().to(s.dtype), angle.sin().to(s.dtype)
-    a, b = s.chunk(2, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+    return torch.addcmul(s * cos, s.roll(dim // 2, -1), sin)
