@@ -20,6 +20,8 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client
 from fedbolic.data.knowledge.triple_split import TripleSplit
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.gradient_method import BatchPlan, GradientMethod, LocalTraining
@@ -57,8 +59,14 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
     A table that is ``personal`` stays at its clients, where it begins as the server's. With
     ``relation`` and ``curvature`` this is FedE for ``max_weight`` 1, with ``entity`` FedR, and with
     all three every client trains alone. With ``curvature`` alone, every client has its own
-    curvature of each relation around common tangents. The numbers of the rows say which entities a
-    client holds; under a secure sum it sends the whole table.
+    curvature of each relation around common tangents.
+
+    The numbers of the rows say which entities a client holds, and a mean of each row divides by how
+    many clients hold it, so this cannot be made private; under a secure sum a client sends whole
+    tables with their weights. With ``sends`` as ``table`` a payload is the change of whole tables,
+    one vector in the tangent space at the origin, which ``privacy`` and
+    :class:`~fedbolic.federated.DistributedNoise` clip as one. The server adds ``server_lr`` times
+    the mean over all clients, in which those that do not hold a row count as a change of 0.
 
     Args:
         score: Name of the score.
@@ -74,8 +82,10 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         schedule: Multiplier of the step size by round.
         negatives: Draws of negative tails, at least 1; ``None`` for all entities.
         n3: Weight of the cubes of all numbers of a triple but biases and curvature, 0 or more.
-        max_weight: Largest weight of a client in the mean of a row, at least 1.
-        server_lr: Step size of the server along the mean change of a row, above 0.
+        max_weight: Largest weight of a client in the mean of a row, at least 1; unused for tables.
+        sends: Part of the tables that a client sends: the ``rows`` that it holds, or the ``table``.
+        server_lr: Step size of the server along the aggregated change, above 0. For tables, about
+            the number of clients over the number of those that hold a row.
         personal: Tables that stay at the clients.
 
     Raises:
@@ -107,10 +117,9 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
     negatives: NegativeSampler | None = field(default_factory=lambda: NegativeSampler(50))
     n3: float = 0.0
     max_weight: int = 10
+    sends: Literal["rows", "table"] = "rows"
     server_lr: float = 1.0
     personal: tuple[TableName, ...] = ()
-
-    aggregator = TableMeans()
 
     def __post_init__(self) -> None:
         _ = self.scorer  # checks its settings
@@ -118,6 +127,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         check.positive(lr=self.lr, server_lr=self.server_lr)
         check.not_negative(n3=self.n3)
         check.one_of(("personal", "reset"), optimizer_state=self.optimizer_state)
+        check.one_of(("rows", "table"), sends=self.sends)
         for name in self.personal:
             check.one_of(get_args(TableName), personal=name)
         if self.negatives is not None and self.negatives.power:
@@ -130,6 +140,11 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
     def scorer(self) -> TripleScore:
         """Score of triples."""
         return TripleScore(self.score, self.dim, self.bias)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:  # type: ignore[override]  # by a setting
+        return TableMeans() if self.sends == "rows" else Mean()
 
     @property
     @override
@@ -243,12 +258,18 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
                 continue
             weights = context["own"]["weights"][name]
             rows = weights.nonzero().flatten()
+            values = local["parameters"][name][rows] - before[rows]
+            if self.sends == "table":
+                payload[name] = torch.zeros_like(before).index_copy(0, rows, values)
+                continue
             payload[name] = {
                 "num_rows": len(before),
                 "rows": rows.to(torch.int32),
-                "values": local["parameters"][name][rows] - before[rows],
+                "values": values,
                 "weights": weights[rows],
             }
+        if self.sends == "table":
+            payload = {"delta": payload}
         state = {"own": kept} if kept else {}
         if self.optimizer_state == "personal":
             state["optimizer"] = local["optimizer"]
@@ -256,14 +277,15 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {
-            name: {"values": table, "weights": table[:, 0]}
-            for name, table in message["parameters"].items()
-            if name not in self._kept
-        }
+        tables = {n: x for n, x in message["parameters"].items() if n not in self._kept}
+        if self.sends == "table":
+            return {"delta": tables}
+        return {name: {"values": x, "weights": x[:, 0]} for name, x in tables.items()}
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        if self.sends == "table":
+            return super().find_fault(message, payload, norm)
         for part in payload.values():
             if fault := find_outside(part, "weights", 0, self.max_weight):
                 return fault
@@ -272,9 +294,11 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        parameters = dict(server_state["parameters"])
-        for name, found in total.payload.items():
-            parameters[name] = parameters[name] + self.server_lr * found["values"]
+        parameters, found = dict(server_state["parameters"]), total.payload
+        if self.sends == "rows":
+            found = {"delta": {name: part["values"] for name, part in found.items()}}
+        for name, delta in found["delta"].items():
+            parameters[name] = parameters[name] + self.server_lr * delta.to(parameters[name])
         return {"parameters": parameters, "round": server_state["round"] + 1}
 
     @override

@@ -17,10 +17,11 @@ from fedbolic.data import (
 )
 from fedbolic.federated import LocalTraining
 from fedbolic.federated.secure import SecureSum
-from fedbolic.knowledge import KnowledgeEmbedding, TripleScorer
+from fedbolic.knowledge import KnowledgeEmbedding
 from fedbolic.knowledge.triple_scores import FORMS
 from fedbolic.nn import NegativeSampler
 from fedbolic.optim import SGD
+from tests.conformance.knowledge import local_training
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, train
 
@@ -46,42 +47,6 @@ def with_(**settings):
     return dataclasses.replace(METHOD, **settings)
 
 
-def trained_alone(method, client, message):
-    """Tables after a client's round, triple by triple."""
-    scorer = TripleScorer(method.scorer, client.meta.num_classes, 2 * client.meta.input_shape[1])
-    scorer = scorer.double()
-    scorer.load_state_dict(message["parameters"])
-    adam = torch.optim.Adam(scorer.parameters(), lr=method.lr)
-    n, triples = client.meta.input_shape[1], client.train.all()["x"].tolist()
-    held = {(h, r, t) for h, r, t in triples} | {(t, r + n, h) for h, r, t in triples}
-    known = {end for h, _, t in triples for end in (h, t)}
-    plan = method.plan(method.model(client.meta), client, RNG)
-    for step, length in enumerate(plan.lengths.tolist()):
-        losses = []
-        for place in range(length):
-            h, r, t = triples[int(plan.positions[step, place])]
-            both = []
-            for way, (u, relation, v) in enumerate(((h, r, t), (t, r + n, h))):
-                if method.negatives is None:
-                    tails = [v, *(e for e in range(client.meta.num_classes) if e != v)]
-                else:
-                    drawn = plan.draws["negatives"][step, place, way].tolist()
-                    tails = [v, *(e for e in drawn if (u, relation, e) not in held)]
-                scores = scorer(torch.tensor([[u, relation, e] for e in tails]))
-                both.append(-torch.log(scores[0].exp() / scores.exp().sum()))
-            cubes = sum(scorer.entity[e, : method.dim].abs().pow(3).sum() for e in (h, t))
-            cubes = cubes + scorer.relation[r].abs().pow(3).sum()
-            losses.append(sum(both) / 2 + method.n3 * cubes)
-        adam.zero_grad()
-        torch.stack(losses).mean().backward()
-        strangers = [e for e in range(client.meta.num_classes) if e not in known]
-        scorer.entity.grad[strangers] = 0
-        if method.bias == "both":  # it cancels, but for rounding
-            scorer.entity.grad[:, method.dim] = 0
-        adam.step()
-    return {name: x.detach() for name, x in scorer.named_parameters()}
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -97,7 +62,7 @@ def test_a_round_of_a_client_is_that_of_its_definition(data, settings):
     method, client = with_(**settings), data.clients[1]
     message = first_message(method, data)
     update, _ = method.local_update(message, client, {}, RNG)
-    expected = trained_alone(method, client, message)
+    expected = local_training(method, client, message["parameters"], RNG)
     triples, n = client.train.all()["x"].tolist(), data.meta.input_shape[1]
     ends = [end for h, _, t in triples for end in (h, t)]
     relations = [r + n * way for _, r, _ in triples for way in (0, 1)]
@@ -148,7 +113,7 @@ def test_personal_tables_stay_and_are_used_again(data, personal):
     update, state = method.local_update(message, client, {}, RNG)
     assert update.payload.keys() == message["parameters"].keys() - set(personal)
     assert set(state.get("own", {})) == set(personal)
-    expected = trained_alone(method, client, message)
+    expected = local_training(method, client, message["parameters"], RNG)
     for name, table in state.get("own", {}).items():
         assert_near(table, expected[name], 1e-9)
     local, _ = method.start(message, client, state)
