@@ -112,11 +112,11 @@ class _Means(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         second, mapped = torch.is_grad_enabled(), torch._C._are_functorch_transforms_active()
-        *saved, mask = ctx.saved_tensors[:4]
+        query, key, value, mask, *made = ctx.saved_tensors  # once, as checkpoints want it
+        saved = query, key, value
         if ctx.flash and not (second or mapped):
-            given = (grad_outputs[0], *saved, *ctx.saved_tensors[4:], 0.0, False)
-            options = {"attn_mask": _added_mask(mask, saved[0]), "scale": 1.0}
-            return *_FLASH_BACKWARD(*given, **options), None
+            options = {"attn_mask": _added_mask(mask, query), "scale": 1.0}
+            return *_FLASH_BACKWARD(grad_outputs[0], *saved, *made, 0.0, False, **options), None
         with torch.enable_grad():
             # separate tensors, should one be given twice
             given = [x.view_as(x) if second else x.detach().requires_grad_() for x in saved]
