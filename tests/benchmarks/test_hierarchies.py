@@ -4,6 +4,7 @@ import http.server
 import math
 import socketserver
 from dataclasses import replace
+from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -14,13 +15,14 @@ from benchmarks.hierarchies import FIGURES
 from benchmarks.hierarchy_controls import CELLS, LRS, SEEDS, TRAINED, Cell, Controls, Sampled
 from benchmarks.hierarchy_exact import EXACT, Walk
 from benchmarks.hierarchy_fitted import FITTED
-from benchmarks.hierarchy_table import FLAT_ROWS, LAID_OUT, Contest, contests, table
+from benchmarks.hierarchy_table import FLAT_ROWS, LAID_OUT, Contest, contests, table, trained_table
 from benchmarks.hierarchy_trees import TREES
 from benchmarks.results import Results
-from benchmarks.script import FOLDER
 from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy, balanced_tree, random_tree
+from tests.benchmarks.kept_tables import assert_kept
 
+PAGE = Path(__file__).parents[2] / "fedbolic/hierarchies/README.md"
 TREE = random_tree(40, Rng(5))
 ALL = torch.arange(len(TREE))
 
@@ -126,9 +128,8 @@ def test_step_sizes_are_chosen_on_a_seed_that_is_not_reported(controls, monkeypa
 
     monkeypatch.setattr(Controls, "trained", trained)
     monkeypatch.setattr(Controls, "fitted", fitted)
-    cell = Cell("mammals", clients=20, numbers=10)
+    cell, ten = Cell("mammals", clients=20), Cell("mammals")
     controls.run([cell])
-    ten = Cell("mammals", numbers=10)
     trained_rows = dict.fromkeys(set(cell.rows) & TRAINED.keys(), cell)
     for row, of in (trained_rows | dict.fromkeys(FITTED, ten)).items():
         tried = [(at, lr) for at, name, lr, seed in asked if name == row and seed == 100]
@@ -175,6 +176,11 @@ def test_a_cell_has_its_own_rows_and_those_that_depend_on_no_client():
 
 def test_the_figures_of_the_page_are_those_of_the_file():
     known = Results(FIGURES, quiet=True).known
-    shown = table(contests(known))
-    page = (FOLDER.parent / "fedbolic/hierarchies/README.md").read_text("utf-8")
-    assert shown in page
+    assert_kept(table(contests(known)), "hierarchies/controls.csv")
+    assert_kept(trained_table(contests(known)), "hierarchies/trained.csv")
+    assert trained_table(contests(known)) in PAGE.read_text("utf-8")
+    unknown = replace(CELLS[0], clients=7)
+    values = {"flat": [0.1, 0.1], "flat + b_v": [0.2, 0.2], "hyperbolic": [0.3, 0.3]}
+    of = [Contest(unknown, measure, values) for measure in ("MAP", "direct", "common")]
+    line = trained_table(of).splitlines()[-1]
+    assert line.split(" | ")[1:3] == ["20.0 ± 0.0", "**30.0 ± 0.0**"]

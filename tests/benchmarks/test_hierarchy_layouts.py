@@ -16,9 +16,9 @@ from benchmarks.hierarchy_layouts import (
     new_leaves_table,
 )
 from benchmarks.results import Results
-from benchmarks.script import FOLDER
 from fedbolic.data import Hierarchy, balanced_tree
 from fedbolic.manifolds import Euclidean, ManifoldPlaces
+from tests.benchmarks.kept_tables import assert_kept
 
 BRANCHES = [(0, 1), (0, 2), (1, 9), (2, 9), *((3 + i, 1 + i % 2) for i in range(6))]
 DIAMOND = Hierarchy(tuple("0123456789"), torch.tensor(BRANCHES)).closure()
@@ -28,9 +28,8 @@ DIAMOND = Hierarchy(tuple("0123456789"), torch.tensor(BRANCHES)).closure()
 def test_the_figures_of_the_page_are_those_of_the_file():
     known = Results(LAYOUT_FIGURES, quiet=True).known
     assert set(known) == {*keys(), MILLION}
-    page = (FOLDER.parent / "fedbolic/hierarchies/README.md").read_text("utf-8")
-    assert layouts_table(known) in page
-    assert new_leaves_table(known) in page
+    assert_kept(layouts_table(known), "hierarchies/layouts.csv")
+    assert_kept(new_leaves_table(known), "hierarchies/new-leaves.csv")
 
 
 @pytest.mark.parametrize("row", ["gaps, both", "gaps, both, room"])
