@@ -1,121 +1,49 @@
 """Graphs of several clients as one graph, with block-diagonal sparse matrices."""
 
 import functools
-import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int, Int32, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.data import Graph
+from fedbolic.federated.contract.jagged import JaggedBlock
+from flatland.graphs.sparse import Sparse, block_diagonal
 from flatland.graphs.weak_cache import WeakCache, derived
 
 Mixing = Literal["symmetric", "mean"]
 """Neighbour weights of a Euclidean convolution: those of Kipf and Welling, or equal ones."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sparse:
-    """Constant sparse matrix in compressed row format (CSR).
+SMALL_GRAPH = 16
+"""Number of nodes up to which all graphs cost about the same in a captured step."""
 
-    The entries of row i have the positions from ``start[i]`` up to, but excluding,
-    ``start[i + 1]``.
+
+class _Sizes(NamedTuple):
+    """Sizes of the tensors of a block besides its number of clients.
 
     Args:
-        start: Position of the first entry of each row, then the number of entries.
-        column: Column of each entry.
-        value: Value of each entry; receives no gradient.
-        width: Number of columns.
-
-    Example:
-        >>> eye = Sparse.of(torch.ones(2, dtype=torch.int64), torch.arange(2), torch.ones(2), 2)
-        >>> eye.times(torch.tensor([[1.0], [2.0]])).tolist()
-        [[1.0], [2.0]]
+        nodes: Nodes of the largest graph.
+        neighbours: Entries of the matrices of neighbours.
+        features: Entries of sparse features.
+        graphs: Largest number of graphs of a client that holds several.
+        members: Entries of the matrix of the nodes of these graphs.
     """
 
-    start: Int32[Tensor, " rows_and_one"]
-    column: Int32[Tensor, " entries"]
-    value: Float[Tensor, " entries"]
-    width: int
-
-    @classmethod
-    def of(
-        cls,
-        counts: Int64[Tensor, " n"],
-        column: Int[Tensor, " entries"],
-        value: Float[Tensor, " entries"],
-        width: int,
-    ) -> "Sparse":
-        """Build a matrix from the number of entries in each row."""
-        start = functional.pad(counts.cumsum(0), (1, 0))
-        return cls(start.int(), column.int(), value, width)
-
-    @property
-    def counts(self) -> Int64[Tensor, " n"]:
-        """Number of entries in each row."""
-        return self.start.long().diff()
-
-    @functools.cached_property
-    def transposed(self) -> "Sparse":
-        """The transposed matrix."""
-        num_rows = len(self.start) - 1
-        row = torch.arange(num_rows, device=self.start.device).repeat_interleave(self.counts)
-        order = self.column.argsort(stable=True)
-        counts = torch.bincount(self.column, minlength=self.width)
-        return Sparse.of(counts, row[order], self.value[order], num_rows)
-
-    @functools.cached_property
-    def csr(self) -> Tensor:
-        """The matrix as a sparse CSR tensor of PyTorch."""
-        with warnings.catch_warnings():  # PyTorch warns that the layout is in beta
-            warnings.simplefilter("ignore", UserWarning)
-            shape = len(self.start) - 1, self.width
-            return torch.sparse_csr_tensor(self.start, self.column, self.value, shape)
-
-    def times(self, x: Float[Tensor, "width k"]) -> Float[Tensor, "n k"]:
-        """Product with a dense matrix, without a dense copy of the sparse one.
-
-        Half types, which automatic casts give, are summed in the type of the sparse matrix.
-        """
-        return _Product.apply(x.to(torch.promote_types(x.dtype, self.value.dtype)), self)
-
-
-class _Product(torch.autograd.Function):
-    """Sparse product with a cached transpose: PyTorch's backward sorts the entries every time."""
-
-    @staticmethod
-    @override
-    def forward(ctx: Any, x: Tensor, matrix: Sparse) -> Tensor:
-        ctx.matrix = matrix
-        return _gathered(matrix, x)
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
-        return _gathered(ctx.matrix.transposed, grad[0]), None
-
-
-def _gathered(matrix: Sparse, x: Tensor) -> Tensor:
-    on_cpu = x.device.type == "cpu" and not torch.compiler.is_compiling()
-    if on_cpu and x.dtype == torch.float64:  # twice as fast, but only in this case
-        return torch.sparse.mm(matrix.csr, x.contiguous(), "sum")
-    return functional.embedding_bag(
-        matrix.column,
-        x.contiguous(),
-        matrix.start,
-        mode="sum",
-        per_sample_weights=matrix.value,
-        include_last_offset=True,
-    )
+    nodes: int
+    neighbours: int
+    features: int
+    graphs: int
+    members: int
 
 
 @dataclass(frozen=True, eq=False)
-class GraphBlock:
+class GraphBlock(JaggedBlock):
     """Graphs of several clients, each padded to the node count of the largest.
 
     Padding nodes have zero features and no neighbours, not even themselves.
@@ -146,10 +74,53 @@ class GraphBlock:
             return self.features @ weight
         return self.features.times(weight.reshape(-1, weight.shape[-1])).unflatten(0, self.shape)
 
+    @classmethod
+    @override
+    def kind(cls, parts: tuple[Graph, ...]) -> Hashable:
+        nodes = (max(SMALL_GRAPH, *map(len, parts)) - 1).bit_length()  # equal up to a factor of 2
+        x, is_one = parts[0].features, parts[0].batch is None
+        return nodes, x.is_sparse, x.dtype, x.shape[1], is_one
+
+    @classmethod
+    @override
+    def with_room(cls, parts: tuple[Graph, ...], num_clients: int, like: Any) -> "GraphBlock":
+        sizes = _sizes(parts)
+        if like is not None:
+            grown = (max(old, 6 * new // 5) for old, new in zip(like.sizes, sizes, strict=True))
+            sizes = _Sizes(*grown)
+        return _padded(parts, num_clients, sizes)
+
+    @functools.cached_property
+    def sizes(self) -> _Sizes:
+        """Sizes for which there is room."""
+        x, of = self.features, self.members
+        return _Sizes(
+            self.shape[1],
+            len(self.neighbours.column),
+            0 if isinstance(x, Tensor) else len(x.column),
+            0 if of is None else (len(of.start) - 1) // self.shape[0],
+            0 if of is None else len(of.column),
+        )
+
+    @override
+    def fits(self, parts: tuple[Graph, ...]) -> bool:
+        needed = zip(_sizes(parts), self.sizes, strict=True)
+        return len(parts) <= self.shape[0] and all(need <= own for need, own in needed)
+
+    @override
+    def load(self, parts: tuple[Graph, ...]) -> None:
+        if vars(self).get("_loaded") != parts:
+            _copy_values(self, _padded(parts, self.shape[0], self.sizes))
+            vars(self)["_loaded"] = parts
+
     @functools.cached_property
     def mean(self) -> Sparse:
         """``neighbours`` in the dtype of the features."""
-        return replace(self.neighbours, value=self.neighbours.value.to(self.norms.dtype))
+        matrix, dtype = self.neighbours, self.norms.dtype
+        found = replace(matrix, value=matrix.value.to(dtype))
+        if (back := vars(matrix).get("transposed")) is not None:
+            vars(found)["transposed"] = replace(back, value=back.value.to(dtype))
+        return found
 
     @functools.cached_property
     def _mixed(self) -> dict[str, Tensor]:
@@ -202,11 +173,11 @@ class GraphBlock:
         return self.pool(ones).clamp(min=1)
 
 
-def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
+def graph_block(graphs: tuple[Any, ...]) -> GraphBlock:
     """Block of graphs that share a device, a dtype and a kind of features (sparse or dense).
 
     Args:
-        graphs: One graph per client.
+        graphs: One graph per client, or a single block.
 
     Example:
         >>> labels = torch.zeros(1, dtype=torch.int64)
@@ -215,6 +186,8 @@ def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
         (2, 1)
     """
     first, *others = graphs
+    if isinstance(first, GraphBlock):
+        return first
     return _joined(graphs) if others else derived(first, _alone)
 
 
@@ -236,26 +209,62 @@ def _join(graphs: tuple[Graph, ...]) -> GraphBlock:
     )
 
 
+def _sizes(graphs: tuple[Graph, ...]) -> _Sizes:
+    """Sizes of the block of some graphs."""
+    parts = [graph_block((graph,)) for graph in graphs]
+    found = [part.sizes for part in parts]
+    nodes, neighbours, features, num_graphs, members = zip(*found, strict=True)
+    return _Sizes(max(nodes), sum(neighbours), sum(features), max(num_graphs), sum(members))
+
+
+def _padded(graphs: tuple[Graph, ...], num_clients: int, sizes: _Sizes) -> GraphBlock:
+    """Block of several graphs, in tensors of given sizes; further clients have no nodes."""
+    parts, n = [graph_block((graph,)) for graph in graphs], sizes.nodes
+    empty, first = num_clients - len(parts), parts[0].features
+
+    def dense(rows: Sequence[Any]) -> Tensor:
+        return functional.pad(torch.cat([_filled(x, n) for x in rows]), (0, 0, 0, 0, 0, empty))
+
+    def sparse(of: Sequence[Sparse], rows: int, width: int, num_entries: int) -> Sparse:
+        room = {"num_blocks": num_clients, "num_entries": num_entries}
+        found = block_diagonal(of, rows, width, **room)
+        # from those of the parts, which are known: no wait for the device
+        transposed = block_diagonal([x.transposed for x in of], width, rows, **room)
+        vars(found)["transposed"] = transposed
+        return found
+
+    features: Any = [part.features for part in parts]
+    members = [part.members for part in parts if part.members is not None]
+    return GraphBlock(
+        dense(features)
+        if isinstance(first, Tensor)
+        else sparse(features, n, first.width, sizes.features),
+        dense([part.norms for part in parts]),
+        sparse([part.neighbours for part in parts], n, n, sizes.neighbours),
+        sparse([part.symmetric for part in parts], n, n, sizes.neighbours),
+        sparse(members, sizes.graphs, n, sizes.members) if members else None,
+    )
+
+
+def _copy_values(to: Any, of: Any) -> None:
+    """Copy all values of a block or matrix into those of another, also the computed ones."""
+    vars(to).pop("csr", None)  # only read where nothing is captured
+    for name, x in vars(to).items():
+        if name == "_mixed":
+            for mixing, values in x.items():
+                values.copy_(of.mixed(mixing))
+        elif isinstance(x, Tensor):
+            x.copy_(getattr(of, name))
+        elif isinstance(x, Sparse):
+            _copy_values(x, getattr(of, name))
+
+
 _joined = WeakCache(_join, size=4)
 """Result of :func:`_join`, as an engine groups the same clients in every round."""
 
 
 def _filled(rows: Float[Tensor, "1 m k"], n: int) -> Float[Tensor, "1 n k"]:
     return functional.pad(rows, (0, 0, 0, n - rows.shape[1]))
-
-
-def block_diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
-    """Block-diagonal matrix of ``parts``, each with ``width`` columns and padded to ``n`` rows.
-
-    Args:
-        parts: Sparse matrices of at most ``n`` rows and ``width`` columns.
-        n: Number of rows of each block.
-        width: Number of columns of each block.
-    """
-    counts = [functional.pad(part.counts, (0, n - len(part.counts))) for part in parts]
-    columns = [i * width + part.column for i, part in enumerate(parts)]
-    value = torch.cat([part.value for part in parts])
-    return Sparse.of(torch.cat(counts), torch.cat(columns), value, len(parts) * width)
 
 
 def _alone(graph: Graph) -> GraphBlock:

@@ -32,7 +32,7 @@ from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import all_on_host, score_values
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
-from flatland.graphs.blocks import graph_block
+from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.links import (
     LinkNetwork,
     draw_negatives,
@@ -134,7 +134,9 @@ class GraphMethod(GradientMethod):
             )
         values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
         graph = client.train.graph
-        own = {"fixed": values.fixed, "graph": Jagged((graph,), (len(graph),))}
+        # pairs are drawn from the graph itself
+        block = None if isinstance(self.network, LinkNetwork) else GraphBlock
+        own = {"fixed": values.fixed, "graph": Jagged((graph,), (len(graph),), block)}
         shared = {"global_parameters": message["parameters"]}
         local = {"parameters": values.trained, "buffers": values.buffers}
         return local, {"shared": shared, "own": own}

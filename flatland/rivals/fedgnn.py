@@ -18,7 +18,7 @@ from fedbolic.federated.contract.gradient_method import BatchPlan
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.nn.network.model import Model
-from flatland.graphs.blocks import graph_block
+from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod
 from flatland.rivals.signatures import NEIGHBOUR_TABLE, ExpandedGCN, expanded, memberships
 
@@ -119,8 +119,8 @@ class FedGnn(GraphMethod):
         own = {
             **context["own"],
             "fixed": {**context["own"]["fixed"], NEIGHBOUR_TABLE: table},
-            "graph": Jagged((whole,), (len(whole),)),
-            "client_graph": Jagged((graph,), (len(graph),)),
+            "graph": Jagged((whole,), (len(whole),), GraphBlock),
+            "client_graph": Jagged((graph,), (0,)),
         }
         shared = {**context["shared"], "seed": message["seed"]}
         return local, {"shared": shared, "own": own}

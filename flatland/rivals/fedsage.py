@@ -11,6 +11,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.method import Method
+from flatland.graphs.blocks import GraphBlock
 from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import GCN
 from flatland.rivals.mending import mended
@@ -108,7 +109,7 @@ class FedSagePlus(GraphMethod):
         graph = mended(graph, neighbours)
         own = {
             **context["own"],
-            "graph": Jagged((graph,), (len(graph),)),
+            "graph": Jagged((graph,), (len(graph),), GraphBlock),
             "neighbours": Jagged((neighbours,), (0,)),
         }
         return local, {**context, "own": own}

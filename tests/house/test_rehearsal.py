@@ -11,8 +11,9 @@ import torch
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
-from fedbolic.data import Examples, FederatedData
+from fedbolic.data import Client, Examples, FederatedData, Graph
 from fedbolic.data.contract.client import ClientSlices
+from fedbolic.data.graphs.graph import GraphSplit, simple_edges
 from fedbolic.federated import (
     Batched,
     Devices,
@@ -28,6 +29,7 @@ from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import ConvNet
 from fedbolic.nn.network.resnet import ResNet
+from flatland import FlatLand
 from tests.federated.agreement import with_
 from tests.federated.engines import test_graphed_gpu
 from tests.federated.simple_method import NormNet
@@ -174,13 +176,29 @@ def unequal(num_clients, most):
     return FederatedData(ClientSlices(splits, lengths, meta), meta)
 
 
+def unequal_graphs(num_clients, most):
+    """Clients with a graph of 4 to ``most`` nodes each, half of which are examples."""
+    generator = torch.Generator().manual_seed(0)
+
+    def client(i):
+        n = int(torch.randint(4, most + 1, (), generator=generator))
+        features = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+        edges = simple_edges(torch.randint(n, (2, 2 * n), generator=generator), n)
+        graph = Graph(features, edges, torch.randint(3, (n,), generator=generator))
+        nodes = torch.randperm(n, generator=generator).tensor_split((n // 2, 3 * n // 4))
+        return Client(i, *(GraphSplit(graph, of.sort().values) for of in nodes), meta)
+
+    meta = Meta(3, (5,), num_clients)
+    return FederatedData(tuple(map(client, range(num_clients))), meta)
+
+
 def cohorts(kind, num_clients, rounds):
     """Ids of 20 of all clients, or of each with the same probability, in every round."""
     generator = torch.Generator().manual_seed(1)
     for _ in range(rounds):
         order = torch.randperm(num_clients, generator=generator)[:20]
         chosen = torch.rand(num_clients, generator=generator) < 0.2
-        yield sorted(order.tolist()) if kind == "fixed" else chosen.nonzero().flatten().tolist()
+        yield sorted(order.tolist()) if kind != "poisson" else chosen.nonzero().flatten().tolist()
 
 
 SAMPLED = {
@@ -189,6 +207,7 @@ SAMPLED = {
     "several steps on a batch": (with_(local=LocalTraining(2, 16, 3)), "fixed"),
     "batch norm": (with_(backbone=NormNet(), local=LocalTraining(2, 8)), "fixed"),
     "cohorts of other sizes": (with_(local=LocalTraining(6, 8)), "poisson"),
+    "graphs": (FlatLand(rounds=1, local=LocalTraining(8, None)), "graphs"),
 }
 """Methods and cohorts, with graphs for few of the numbers of clients, examples and steps."""
 
@@ -198,7 +217,8 @@ SAMPLED = {
     [name if name == "batches" else pytest.param(name, marks=pytest.mark.slow) for name in SAMPLED],
 )
 def test_cohorts_of_unequal_clients_are_replayed_by_few_graphs(name, monkeypatch):
-    (method, kind), data, calls, replay = SAMPLED[name], unequal(100, 40), [], Replay.__call__
+    (method, kind), calls, replay = SAMPLED[name], [], Replay.__call__
+    data = (unequal_graphs if kind == "graphs" else unequal)(100, 40)
 
     def noted(self):
         calls.append(self)
@@ -218,8 +238,8 @@ def test_cohorts_of_unequal_clients_are_replayed_by_few_graphs(name, monkeypatch
                     payload = tree.tensors(tree.to(update.payload, "cpu"))
                     for path, value in tree.tensors(other.payload).items():
                         torch.testing.assert_close(payload[path], value, rtol=NEAR, atol=NEAR)
-    assert len(device.graphs) <= (12 if kind == "fixed" else 18)
-    assert device.replayed >= (0.95 if kind == "fixed" else 0.93) * len(calls)
+    assert len(device.graphs) <= (18 if kind == "poisson" else 12)
+    assert device.replayed >= (0.93 if kind == "poisson" else 0.95) * len(calls)
 
 
 def exchanged(engine, method, data, ids, server_state, number):

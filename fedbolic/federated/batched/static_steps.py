@@ -3,7 +3,8 @@
 import copy
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from fedbolic.core.types import Params, Tree
 from fedbolic.federated.batched.batch_loader import copy_together, take_rows
 from fedbolic.federated.batched.replay import GraphPool, Replay
 from fedbolic.federated.batched.stacking import Ended, at_rows, joint_step
-from fedbolic.federated.batched.wave import CallForm, PlannedCall, Wave, power_of_2
+from fedbolic.federated.batched.wave import CallForm, PlannedCall, Wave, jagged_leaves, power_of_2
 from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.nn.functional.clamped import COUNTS
 from fedbolic.nn.network.model import Model
 
@@ -49,6 +51,7 @@ class StaticSteps:
         num_rows: Number of rows, at least that of the wave's clients.
         alone: Whether the wave is a single client that is trained without ``vmap``.
         compiles: Whether steps are compiled before they are captured.
+        like: Jagged leaves of a context of the same form whose blocks are too small, if any.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class StaticSteps:
         num_rows: int,
         alone: bool,
         compiles: bool = False,
+        like: Sequence[Jagged] = (),
     ) -> None:
         self.compiles = compiles
         self.method, self.model, self.device = method, wave.tasks[0].model, wave.loader.device
@@ -68,8 +72,9 @@ class StaticSteps:
         if not wave.shares_examples:
             self.examples = {n: _rows(x, power_of_2(len(x))) for n, x in self.examples.items()}
         self.num_rows, (context, self.dims) = num_rows, wave.context
+        smaller = iter(like)
         self.context = tree.map(
-            lambda x, dim: _rows(x, num_rows if dim == 0 else None), context, self.dims
+            lambda x, dim: _buffer(x, num_rows if dim == 0 else None, smaller), context, self.dims
         )
         local = tree.map(lambda x: _zeros(x, num_rows, channels_last=alone), wave.tasks[0].local)
         places = {x.device for x in tree.tensors(local).values()}
@@ -92,6 +97,16 @@ class StaticSteps:
         self.num_active = torch.zeros_like(self.ascending)
         self.rows = self.ascending.new_zeros(len(self.ascending), num_rows)
         self.replays: OrderedDict[CallForm, Replay] = OrderedDict()
+
+    def fits(self, wave: Wave) -> bool:
+        """True if the buffers have room for a wave of this form."""
+        examples = wave.loader.examples
+        leaves = zip(jagged_leaves(self.context), jagged_leaves(wave.context[0]), strict=True)
+        return (
+            self.num_rows >= wave.capacity
+            and all(len(x) <= len(self.examples[name]) for name, x in examples.items())
+            and all(own.parts[0].fits(leaf.parts) for own, leaf in leaves if own.block)
+        )
 
     @property
     def nbytes(self) -> int:
@@ -272,6 +287,17 @@ def _with_others(clients: Tensor, num_rows: int) -> Tensor:
     return torch.cat((clients, others.nonzero().flatten()))
 
 
+def _buffer(x: Any, num_rows: int | None, smaller: Iterator[Jagged]) -> Any:
+    """Buffer for a value of a context; a jagged leaf that a step reads becomes one block."""
+    if not isinstance(x, Jagged) or not any(x.sizes):
+        return _rows(x, num_rows)
+    like = next(smaller, None)
+    if x.block is None:
+        return x
+    block = x.block.with_room(x.parts, num_rows or 1, like.parts[0] if like else None)
+    return replace(x, parts=(block,), sizes=(1,))
+
+
 def _rows(x: Any, num_rows: int | None) -> Any:
     """Buffer for a value, with another number of rows if one is given."""
     if not isinstance(x, Tensor):
@@ -290,6 +316,8 @@ def _stack_into(to: Tensor, *leaves: Tensor) -> None:
 
 def _copy(to: Any, x: Any) -> None:
     """Copy a value into the first rows of a buffer."""
+    if isinstance(to, Jagged) and to.block and any(to.sizes):
+        to.parts[0].load(x.parts)
     if isinstance(to, Tensor):
         (to[: len(x)] if to.shape != x.shape else to).copy_(x)
 

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,7 +85,7 @@ class Wave:
     @functools.cached_property
     def capacity(self) -> int:
         """Fewest clients for which buffers are allocated, to be used again for others."""
-        if any(_parts(self.context[0])):  # jagged parts are those of these clients
+        if jagged_leaves(self.context[0]):  # further clients would take much more memory
             return len(self.tasks)
         return max(len(self.tasks), min(capacity(len(self.tasks)), self.most))
 
@@ -114,12 +114,15 @@ class Wave:
         if self.shares_examples:
             given = tuple((name, x.data_ptr(), x.shape) for name, x in examples)
         else:
-            given = tuple((name, power_of_2(len(x)), x.shape[1:]) for name, x in examples)
+            given = tuple((name, x.shape[1:]) for name, x in examples)
         return (
             self.tasks[0].form,
             tree_form(dims),
-            # jagged parts are not copied into buffers: a captured step reads them where they lie
-            tuple(id(part) for part in _parts(context)),
+            # without a block, a captured step reads jagged parts where they lie
+            tuple(
+                leaf.block.kind(leaf.parts) if leaf.block else tuple(map(id, leaf.parts))
+                for leaf in jagged_leaves(context)
+            ),
             given,
             (self.width, self.loader.mixes_examples),
             _autocast(),
@@ -183,7 +186,8 @@ class Wave:
         if not alone:
             num_rows = min(most, FEW_ROWS if num <= FEW_ROWS else max(SERIES[0], capacity(num)))
             return PlannedCall(CallForm(num_rows, width, True, True), step, clients)
-        num_rows = min(n for n in self.row_counts if n >= num)
+        of_block = any(leaf.block for leaf in jagged_leaves(self.context[0]))
+        num_rows = every if of_block else min(n for n in self.row_counts if n >= num)
         padded = num_rows > 1 and num < every
         return PlannedCall(CallForm(num_rows, width, False, padded), step, clients)
 
@@ -249,6 +253,9 @@ def waves(
     """
     longest = longest_batch(tasks)
     width = capacity(longest)
+    blocks = [leaf for task in tasks for leaf in jagged_leaves(task.context) if leaf.block]
+    if blocks:  # one width for all parts of a kind
+        width = power_of_2(max(longest, SERIES[0], *(leaf.sizes[0] for leaf in blocks)))
     if batch_size is not None:
         width = batch_size if tasks[0].model.mixes_examples else min(width, batch_size)
     elif tasks[0].model.mixes_examples:
@@ -258,11 +265,14 @@ def waves(
     return [Wave(tasks[i : i + size], loader, i, most) for i in range(0, len(tasks), size)]
 
 
-def _parts(context: Tree) -> list[Any]:
-    """Parts of all jagged leaves that a step reads."""
+def jagged_leaves(context: Tree) -> list[Jagged]:
+    """Jagged leaves that a step reads, in order.
+
+    Args:
+        context: Context of a client, or a joint one.
+    """
     leaves = [leaf for _, leaf in tree.leaves(context) if isinstance(leaf, Jagged)]
-    read = [zip(leaf.parts, leaf.sizes, strict=True) for leaf in leaves]
-    return [part for of_leaf in read for part, size in of_leaf if size]
+    return [leaf for leaf in leaves if any(leaf.sizes)]
 
 
 def _autocast() -> tuple[torch.dtype, ...]:

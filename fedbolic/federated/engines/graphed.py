@@ -16,9 +16,10 @@ from fedbolic.federated.batched.memory_budget import is_out_of_memory
 from fedbolic.federated.batched.replay import GraphPool
 from fedbolic.federated.batched.stacking import Ended, advance
 from fedbolic.federated.batched.static_steps import StaticSteps
-from fedbolic.federated.batched.wave import Wave, capacity, waves
+from fedbolic.federated.batched.wave import Wave, capacity, jagged_leaves, waves
 from fedbolic.federated.contract.engine import Engine, MethodKey
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.engines.batched import Batched
 
 KEPT = 8
@@ -150,9 +151,14 @@ class Graphed(Batched):
         """
         key, device = (MethodKey(method), wave.form()), wave.loader.device
         known, num_rows = self._kept.get(key), wave.capacity
-        if known is None or known.num_rows < num_rows:
+        if known is None or not known.fits(wave):
+            smaller: list[Jagged] = []
             if known is not None:
-                num_rows = max(num_rows, min(wave.most, capacity(GROWTH * num_rows // 10)))
+                grown = min(wave.most, capacity(GROWTH * num_rows // 10))
+                num_rows, smaller = (
+                    max(num_rows, known.num_rows, grown),
+                    jagged_leaves(known.context),
+                )
                 del known, self._kept[key]
             if device not in self._pools:
                 self._pools[device] = GraphPool(device)
@@ -163,6 +169,7 @@ class Graphed(Batched):
                 num_rows=num_rows,
                 alone=self.together == 1,
                 compiles=self._compiles(method),
+                like=smaller,
             )
         self._kept.move_to_end(key)
         return self._kept[key]
