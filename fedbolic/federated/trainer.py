@@ -183,9 +183,7 @@ class Trainer:
     def settle(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
     ) -> tuple["Trainer", dict[str, float]]:
-        """Trainer with the engine that ``Auto`` chooses, and measured seconds by engine.
-
-        For any other engine, this trainer and an empty dict.
+        """Trainer with the engine that ``Auto`` chooses, and seconds by engine if it measured them.
 
         Args:
             method: Method to train.
@@ -200,7 +198,8 @@ class Trainer:
         members = self._members(phase, data, state, stream) or (0,)  # a Poisson sample may be empty
         cohort = [data.clients[i] for i in members]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
-        engine, seconds = self.engine.settle(Exchange(phase, messages, cohort, {}, stream))
+        first = Exchange(phase, messages, cohort, {}, stream)
+        engine, seconds = self.engine.settle(first, method.rounds - state.round)
         return dataclasses.replace(self, engine=engine), seconds
 
     def run(

@@ -175,6 +175,7 @@ def test_worker_processes_give_the_same(network):
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_engines_are_timed_on_graphs_and_the_chosen_one_gives_the_same(batch_size, monkeypatch):
     monkeypatch.setattr(trying, "TRIALS", 1)
+    monkeypatch.setattr(trying, "SHARE", float("inf"))
     data = federation(ALIKE, sparse=True)
     method = FlatLand(LorentzGCN((4,)), rounds=2, local=LocalTraining(2, batch_size))
     auto = Auto((Sequential(), Batched()))

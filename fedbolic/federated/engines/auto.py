@@ -1,5 +1,6 @@
 """Choice of the fastest engine by timing the candidates."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -25,7 +26,16 @@ SHORT = 1.0
 """Estimated seconds up to which the whole exchange is timed: an estimate is too inexact there."""
 
 TRIALS = 3
-"""Timings of each exchange; the minimum counts, as other load on the machine only adds time."""
+"""Most timings of an exchange; the minimum counts, as other load on the machine only adds time."""
+
+SHARE = 0.05
+"""Share of a run that the trials of all candidates may take together."""
+
+START_SECONDS = 5.0
+"""Seconds until worker processes have imported torch and this library."""
+
+NEAR = 1.05
+"""Time of the first candidate, in units of the least one, up to which the first is chosen."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +45,21 @@ class Auto(Engine):
     Each candidate trains on the first batch of every client for one epoch and for three epochs,
     after a warm-up; the best of three trials counts. Linear extrapolation from the two times
     estimates the time of the whole exchange. If the estimate is at most one second, the exchange
-    itself is timed. The results of these trials are discarded. A candidate that cannot run the
-    clients is left out, and so is ``Graphed`` if their data are not on a CUDA device, as nothing
-    can be captured there. A method without gradient steps gets the first usable candidate, untimed.
+    itself is timed. The results of these trials are discarded. They take at most a twentieth of the
+    run: a shorter run is timed less often, or on fewer clients, and a run of few steps not at all.
+    The first candidate is chosen if it is within a twentieth of the fastest.
+
+    A candidate that cannot run the clients is left out, and so is ``Graphed`` if their data are not
+    on a CUDA device, as nothing can be captured there. ``Workers``, whose processes start in
+    seconds, are left out of a run of minutes: name them where you want them. A method without
+    gradient steps gets the first usable candidate, untimed.
 
     A run's folder keeps the choice and the times in ``engine.json``, and a resumed run uses the
     same engine. Engines agree only up to rounding, and another machine may choose another engine:
     name an engine where every digit must be reproducible.
 
     Args:
-        candidates: Engines to choose from, at least one; the first wins a tie.
+        candidates: Engines to choose from, at least one.
 
     Raises:
         ValueError: If there is no candidate, two candidates are equal, or one is an ``Auto``.
@@ -82,20 +97,38 @@ class Auto(Engine):
             raise ValueError(f"no candidate can run these clients: {'; '.join(refusals)}")
         return usable
 
-    def settle(self, exchange: Exchange) -> tuple[Engine, dict[str, float]]:
+    def settle(
+        self, exchange: Exchange, rounds: int | float = math.inf
+    ) -> tuple[Engine, dict[str, float]]:
         """The chosen candidate and the seconds of an exchange with each, empty if nothing is timed.
 
         Args:
             exchange: First exchange, with a random stream for the trials that is used nowhere else.
+            rounds: Number of exchanges of the run, which bounds the trials; infinite for no bound.
         """
         usable = self._usable(exchange.clients)
-        if len(usable) == 1 or not _timeable(exchange.method):
+        allowed = SHARE * rounds / len(usable)
+        method = exchange.method
+        if (
+            len(usable) == 1
+            or not _timeable(method)
+            or _Trials.of(method, exchange, allowed) is None
+        ):
             return usable[0], {}
-        times = [seconds(engine, exchange.method, exchange) for engine in usable]
-        chosen = usable[times.index(min(times))]
-        table = {repr(engine): of_engine for engine, of_engine in zip(usable, times, strict=True)}
-        logger.info("clients are run by %r; seconds per exchange: %s", chosen, table)
-        return chosen, table
+        times: dict[str, float] = {}
+        for engine in sorted(usable, key=lambda engine: isinstance(engine, Workers)):
+            slow = isinstance(engine, Workers) and times
+            if (
+                slow and allowed * min(times.values()) < 2 * START_SECONDS
+            ):  # started for each of two trials
+                logger.info("%r is not tried: a run this short does not repay its start", engine)
+            else:
+                times[repr(engine)] = seconds(engine, method, exchange, allowed)
+        least, first = min(times.values()), times.get(repr(usable[0]), math.inf)
+        near = usable[0] if first <= NEAR * least else None
+        chosen = near or self.named(min(times, key=lambda name: times[name]))
+        logger.info("clients are run by %r; seconds per exchange: %s", chosen, times)
+        return chosen, times
 
     def named(self, name: str) -> Engine:
         """The candidate with this ``repr``.
@@ -127,40 +160,76 @@ def _timeable(method: Method) -> TypeGuard[GradientMethod]:
     )
 
 
-def seconds(engine: Engine, method: GradientMethod, exchange: Exchange) -> float:
+@dataclass(frozen=True)
+class _Trials:
+    """Work of the trials of one candidate.
+
+    Args:
+        clients: Clients with their first batches.
+        num: Number of timings of each short exchange.
+        whole: Number of timings of the whole exchange, if that is short.
+    """
+
+    clients: Sequence[Client]
+    num: int
+    whole: int
+
+    @staticmethod
+    def of(method: GradientMethod, exchange: Exchange, allowed: float) -> "_Trials | None":
+        """_Trials that take as long as ``allowed`` exchanges; ``None`` if no two clients can."""
+        clients = exchange.clients
+        steps = method.local.epochs * _num_batches(clients, method.local.batch_size)
+        once, again = 1 + FEW + MORE, FEW + MORE  # epochs with the warm-up, and of a further trial
+        size = int(min(len(clients), allowed * steps / once))
+        if size < min(2, len(clients)) or not steps:
+            return None
+        num = int(min(TRIALS, 1 + (allowed * steps / size - once) / again))
+        left = allowed - size * (once + (num - 1) * again) / steps
+        short = [_first_batch(c, method.local.batch_size) for c in clients[:: len(clients) // size]]
+        return _Trials(short[:size], num, int(min(TRIALS, left - 1)))
+
+
+def seconds(
+    engine: Engine, method: GradientMethod, exchange: Exchange, allowed: float = math.inf
+) -> float:
     """Seconds of one exchange, without the engine's start; infinity if the engine fails.
 
     Args:
         engine: Engine that accepts these clients.
         method: Method of the exchange, a dataclass with the field ``local``.
         exchange: The exchange, with the random stream of the timed steps.
+        allowed: Number of exchanges that may take as long as the trials.
     """
+    trials = _Trials.of(method, exchange, allowed)
+    if trials is None:
+        return math.inf
     try:
-        guess = _estimate(engine, method, exchange)
-        return guess if guess > SHORT else _least(engine, [method], exchange)[0]
+        guess = _estimate(engine, method, exchange, trials)
+        if guess > SHORT or trials.whole < 1:
+            return guess
+        return _least(engine, [method], exchange, trials.whole)[0]
     except RunStoppedError as error:
         logger.info("%r is not usable: %s", engine, error)
-        return float("inf")
+        return math.inf
 
 
-def _estimate(engine: Engine, method: GradientMethod, exchange: Exchange) -> float:
-    """Seconds of an exchange, extrapolated from epochs over every client's first batch."""
-    local = method.local
-    short = [_first_batch(client, local.batch_size) for client in exchange.clients]
+def _estimate(engine: Engine, method: GradientMethod, exchange: Exchange, trials: _Trials) -> float:
+    """Seconds of an exchange, extrapolated from epochs over first batches."""
+    local, short = method.local, trials.clients
     few = [
         replace(method, local=replace(local, epochs=epochs))  # type: ignore[type-var]  # a dataclass
         for epochs in (FEW, MORE)
     ]
-    first, more = _least(engine, few, exchange.of(short))
+    first, more = _least(engine, few, exchange.of(short), trials.num)
     of_epoch = max(0.0, more - first) / (MORE - FEW)
-    whole, timed = (
-        sum(-(-client.size // (local.batch_size or client.size or 1)) for client in some)
-        for some in (exchange.clients, short)
-    )
-    return first + of_epoch * (local.epochs * whole / max(timed, 1) - FEW)
+    whole, timed = (_num_batches(some, local.batch_size) for some in (exchange.clients, short))
+    besides = max(0.0, first - FEW * of_epoch) * len(exchange.clients) / len(short)
+    return besides + of_epoch * local.epochs * whole / max(timed, 1)
 
 
-def _least(engine: Engine, methods: Sequence[Method], exchange: Exchange) -> list[float]:
+def _least(
+    engine: Engine, methods: Sequence[Method], exchange: Exchange, trials: int
+) -> list[float]:
     """Fewest seconds of an exchange of each method, over a few trials after a warm-up."""
     with engine.open(exchange.clients) as opened:
 
@@ -173,7 +242,17 @@ def _least(engine: Engine, methods: Sequence[Method], exchange: Exchange) -> lis
             return time.perf_counter() - began
 
         timed(methods[0])
-        return [min(timed(method) for _ in range(TRIALS)) for method in methods]
+        return [min(timed(method) for _ in range(trials)) for method in methods]
+
+
+def _num_batches(clients: Sequence[Client], batch_size: int | None) -> int:
+    """Number of batches of all clients in an epoch.
+
+    Args:
+        clients: The clients.
+        batch_size: Examples per step; ``None`` for all examples of the client.
+    """
+    return sum(-(-client.size // (batch_size or client.size or 1)) for client in clients)
 
 
 def _first_batch(client: Client, batch_size: int | None) -> Client:

@@ -62,7 +62,7 @@ def test_the_sum_in_one_pass_has_the_bits_of_products_added_one_by_one(dtype, w,
     pairs = updates([1.0] * len(w), seed, dtype)
     total = None
     for (_, update), weight in zip(pairs, w, strict=True):
-        weighted = Update(update.payload, weight)
+        weighted = Update(update.payload, float(weight))
         total = Mean().add_to(total, weighted) if total else Mean().to_summand(weighted)
     products = stacked(pairs, "a").astype(np.float64) * np.array(w, dtype=np.float64)[:, None, None]
     assert total is not None

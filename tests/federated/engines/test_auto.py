@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
@@ -62,9 +64,9 @@ class Unable(Sequential):
         raise ValueError("this machine is too old")
 
 
-def chosen(engine, method, data):
+def chosen(engine, method, data, rounds=math.inf):
     messages = {c.id: method.broadcast(method.init(data.meta, RNG), c.id) for c in data.clients}
-    return engine.settle(Exchange(method, messages, data.clients, {}, RNG))
+    return engine.settle(Exchange(method, messages, data.clients, {}, RNG), rounds)
 
 
 @pytest.mark.parametrize("short", [0.0, auto.SHORT], ids=["estimated", "timed"])
@@ -79,6 +81,40 @@ def test_the_whole_exchange_decides_and_not_its_beginning(epochs, expected, shor
     assert engine == expected
     assert seconds.keys() == {repr(e) for e in engines}
     assert list(seconds.values()) == pytest.approx([0.2, 2 * epochs * 0.01])
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 20, 100, 1000])
+@pytest.mark.parametrize("epochs", [1, 30])
+@pytest.mark.parametrize("sizes", [(20,), (20,) * 50, (5, 100, 40) * 5])
+def test_trials_take_at_most_a_twentieth_of_the_run(rounds, epochs, sizes):
+    method = dataclasses.replace(SMALL, local=LocalTraining(epochs, 20))
+    began, step = CLOCK.now, 0.001
+    engines = Late(step=1.1 * step), Late(step=step)
+    engine, seconds = chosen(Auto(engines), method, federation(sizes), rounds)
+    steps = epochs * sum(-(-size // 20) for size in sizes)
+    assert CLOCK.now - began <= 1.1 * step * auto.SHARE * rounds * steps + 1e-9
+    assert engine == engines[bool(seconds)]
+    if seconds:
+        assert list(seconds.values()) == pytest.approx([1.1 * step * steps, step * steps])
+    assert seconds or rounds * steps * auto.SHARE / 2 < 5 * min(2, len(sizes))
+
+
+def test_the_first_is_kept_where_another_gains_next_to_nothing():
+    engines = Late(0.103), Late(0.1)
+    engine, seconds = chosen(Auto(engines), SMALL, federation(SIZES))
+    assert (engine, len(seconds)) == (engines[0], 2)
+
+
+@pytest.mark.parametrize(("rounds", "started"), [(1000, False), (10**6, True)])
+def test_processes_are_started_for_runs_that_are_long_against_their_start(
+    rounds, started, monkeypatch
+):
+    opened = []
+    monkeypatch.setattr(Workers, "open", lambda *a: opened.append(a) or nullcontext(Late(0.001)))
+    engines = Workers(), Late(0.01)
+    engine, seconds = chosen(Auto(engines), SMALL, federation(SIZES), rounds)
+    assert engine == engines[not started]
+    assert (repr(Workers()) in seconds) == bool(opened) == started
 
 
 def test_it_leaves_no_trace_in_the_results():
@@ -108,6 +144,7 @@ def test_what_is_no_choice_is_refused(candidates):
 
 
 def test_the_folder_keeps_the_choice_and_a_resumed_run_goes_on_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(auto, "SHARE", math.inf)
     engine = Auto((Late(0.1), Batched()))
     path = run(METHOD, DATA, engine=engine, runs=tmp_path)
     kept = json.loads((path / "engine.json").read_text())
