@@ -76,7 +76,7 @@ class TripleSplit(Split):
     @functools.cached_property
     def entity_counts(self) -> Int64[Tensor, " entities"]:
         """Number of triples of this split with every entity."""
-        return torch.bincount(self.triples[:, [0, 2]].flatten(), minlength=len(self.entities))
+        return torch.bincount(self.triples[:, ::2].flatten(), minlength=len(self.entities))
 
     @functools.cached_property
     def relation_counts(self) -> Int64[Tensor, " relations"]:
