@@ -175,15 +175,23 @@ class _Trials:
     whole: int
 
     @staticmethod
-    def of(method: GradientMethod, exchange: Exchange, allowed: float) -> "_Trials | None":
-        """_Trials that take as long as ``allowed`` exchanges; ``None`` if no two clients can."""
+    def of(
+        method: GradientMethod, exchange: Exchange, allowed: float, *, one_by_one: bool = False
+    ) -> "_Trials | None":
+        """Trials that take as long as ``allowed`` exchanges; ``None`` if no two clients can.
+
+        Clients that run one by one take their time each, and other engines may be far faster: an
+        eighth is allowed to them.
+        """
         clients = exchange.clients
         steps = method.local.epochs * _num_batches(clients, method.local.batch_size)
         once, again = 1 + FEW + MORE, FEW + MORE  # epochs with the warm-up, and of a further trial
-        size = int(min(len(clients), allowed * steps / once))
-        if size < min(2, len(clients)) or not steps:
+        size, least = int(min(len(clients), allowed * steps / once)), min(2, len(clients))
+        if size < least or not steps:
             return None
-        num = int(min(TRIALS, 1 + (allowed * steps / size - once) / again))
+        if one_by_one:
+            size, allowed = max(size // 8, least), allowed / 8
+        num = max(1, int(min(TRIALS, 1 + (allowed * steps / size - once) / again)))
         left = allowed - size * (once + (num - 1) * again) / steps
         short = [_first_batch(c, method.local.batch_size) for c in clients[:: len(clients) // size]]
         return _Trials(short[:size], num, int(min(TRIALS, left - 1)))
@@ -200,7 +208,8 @@ def seconds(
         exchange: The exchange, with the random stream of the timed steps.
         allowed: Number of exchanges that may take as long as the trials.
     """
-    trials = _Trials.of(method, exchange, allowed)
+    one_by_one = isinstance(engine, Sequential)
+    trials = _Trials.of(method, exchange, allowed, one_by_one=one_by_one)
     if trials is None:
         return math.inf
     try:

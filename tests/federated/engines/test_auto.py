@@ -59,6 +59,11 @@ class Late(Engine):
 
 
 @dataclass(frozen=True)
+class Alone(Late, Sequential):
+    """The same of an engine that is known to run one client after another."""
+
+
+@dataclass(frozen=True)
 class Unable(Sequential):
     def check(self, clients):
         raise ValueError("this machine is too old")
@@ -97,6 +102,15 @@ def test_trials_take_at_most_a_twentieth_of_the_run(rounds, epochs, sizes):
     if seconds:
         assert list(seconds.values()) == pytest.approx([1.1 * step * steps, step * steps])
     assert seconds or rounds * steps * auto.SHARE / 2 < 5 * min(2, len(sizes))
+
+
+def test_trials_of_an_engine_that_is_far_slower_are_still_a_twentieth_of_the_run():
+    began, method = CLOCK.now, dataclasses.replace(SMALL, local=LocalTraining(5, 20))
+    engines = Alone(step=0.007), Late(step=0.001)
+    engine, seconds = chosen(Auto(engines), method, federation((20,) * 50), 20)
+    assert engine == engines[1]
+    assert list(seconds.values()) == pytest.approx([0.007 * 250, 0.25])
+    assert CLOCK.now - began <= auto.SHARE * 20 * 0.25
 
 
 def test_the_first_is_kept_where_another_gains_next_to_nothing():
