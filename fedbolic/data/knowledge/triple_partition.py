@@ -1,5 +1,6 @@
 """Partitions of triples among clients: by relation, by entity, or at random."""
 
+import heapq
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -56,19 +57,15 @@ class ByRelation(TriplePartition):
     def owners(self, graph: Triples, rng: Rng) -> Int64[Tensor, " total"]:
         counts = torch.bincount(graph.train[:, 1], minlength=len(graph.relations))
         _require(self.num_clients, int((counts > 0).sum()), "relations with training triples")
-        sizes, owner = [0] * self.num_clients, [0] * len(counts)
-        for relation in counts.argsort(descending=True, stable=True).tolist():
-            owner[relation] = sizes.index(min(sizes))
-            sizes[owner[relation]] += int(counts[relation])
-        return torch.tensor(owner)[graph.all[:, 1]]
+        return _dealt(counts, self.num_clients)[graph.all[:, 1]]
 
 
 @dataclass(frozen=True)
 class ByEntity(TriplePartition):
     """Clients that hold entities: a triple is at the client of its head.
 
-    Heads are dealt so that clients hold about equally many training triples: of neighbouring
-    entities, such as those of one page of a directory, all are at one client.
+    The head with the most triples goes to the client with the fewest so far, and so on; heads with
+    equally many are dealt in random order.
 
     Args:
         num_clients: Number of clients, at least 1.
@@ -84,12 +81,8 @@ class ByEntity(TriplePartition):
         counts = torch.bincount(graph.train[:, 0], minlength=len(graph.entities))
         _require(self.num_clients, int((counts > 0).sum()), "heads of training triples")
         order = torch.randperm(len(counts), generator=rng.generator())
-        ends = counts[order].cumsum(0)
-        middle = 2 * ends - counts[order]  # twice the middle, so that all are integers
         owner = torch.empty_like(order)
-        owner[order] = (middle * self.num_clients // (2 * int(ends[-1]))).clamp(
-            max=self.num_clients - 1
-        )
+        owner[order] = _dealt(counts[order], self.num_clients)
         return owner[graph.all[:, 0]]
 
 
@@ -115,6 +108,17 @@ class RandomTriples(TriplePartition):
             if isinstance(part, Tensor)
         ]
         return torch.cat(parts)
+
+
+def _dealt(counts: Int64[Tensor, " n"], num_clients: int) -> Int64[Tensor, " n"]:
+    """Client of every group of triples, the largest group first, to whom has the fewest."""
+    clients = [(0, client) for client in range(num_clients)]  # a heap of sizes
+    owners = torch.empty_like(counts)
+    for group in counts.argsort(descending=True, stable=True).tolist():
+        size, client = clients[0]
+        owners[group] = client
+        heapq.heapreplace(clients, (size + int(counts[group]), client))
+    return owners
 
 
 def _require(num_clients: int, found: int, kind: str) -> None:

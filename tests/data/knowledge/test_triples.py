@@ -162,6 +162,14 @@ def test_a_relation_or_a_head_lies_at_one_client():
         assert sum(map(len, sets)) == len(set.union(*sets))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_have_triples_even_if_one_head_has_most_of_them(seed):
+    triples = [("hub", "r", f"leaf{i}") for i in range(20)]
+    graph = Triples.named([*triples, ("a", "r", "hub"), ("b", "r", "hub")])
+    owners = ByEntity(3).owners(graph, Rng(seed))
+    assert torch.bincount(owners).sort().values.tolist() == [1, 1, 20]
+
+
 @pytest.mark.parametrize("kind", [ByRelation, ByEntity, RandomTriples])
 def test_too_many_clients_are_refused(kind):
     with pytest.raises(ValueError, match="use fewer clients"):
