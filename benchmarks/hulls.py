@@ -7,9 +7,10 @@ one split with 48 test cells. *pairs*: candidates for the reference point. *hull
 quantiser or protocol, one hull for each class and one for each class at each client. *protocol*:
 every row through the whole protocol, with the errors of the grouping and what the hulls reveal.
 *leakage*: cores together with a least count of points in a bin. *peeling*: CPU seconds for a
-million points. *rivals*: other summaries of a client's classes. *dimensions*: 2, 3 and 5
-dimensions, on embeddings in ``--folder``, which are computed if it lacks them. Every figure is kept
-in the file of results as it is computed; a run that was interrupted goes on from there.
+million points. *rivals*: other summaries of a client's classes. *peers*: times over those of
+scipy's hull and of scikit-learn's machines, a minute. *dimensions*: 2, 3 and 5 dimensions, on
+embeddings in ``--folder``, which are computed if it lacks them. Every figure is kept in the file of
+results as it is computed; a run that was interrupted goes on from there.
 
 Takes hours in all; a table takes 10 minutes and more.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from benchmarks import hull_tables
 from benchmarks.hull_dimensions import dimensions_table
+from benchmarks.hull_peers import peers_table
 from benchmarks.hull_rivals import rivals_table
 from benchmarks.results import Results
 from benchmarks.script import parser
@@ -32,6 +34,7 @@ TABLES: dict[str, Callable[[Results, int], None]] = {
     "leakage": hull_tables.leakage_table,
     "peeling": hull_tables.peeling_table,
     "rivals": rivals_table,
+    "peers": peers_table,
 }
 
 

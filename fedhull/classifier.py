@@ -104,16 +104,15 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
         corners = [points[extreme_points(points, c=self.c)] for points in corners]
         for k in [1] if binary else range(len(self.classes_)):
             rest = np.concatenate([other for j, other in enumerate(corners) if j != k])
-            rest = rest[extreme_points(rest, c=self.c)]
+            rest = rest if binary else rest[extreme_points(rest, c=self.c)]
             candidates = midpoints(
                 corners[k], rest, c=self.c, pairs=self.pairs, reference=self.reference
             )
             positive = codes == k
+            signs = np.where(positive, 1.0, -1.0)
             best, best_accuracy = None, -1.0
             for point, features in zip(candidates, tangents(X, candidates, c=self.c), strict=True):
-                normal = fit_normal(
-                    features, np.where(positive, 1.0, -1.0), C=self.C, loss=self.loss
-                )
+                normal = fit_normal(features, signs, C=self.C, loss=self.loss)
                 found = features @ normal.w
                 accuracy = float(np.mean((found > 0) == positive))
                 if accuracy > best_accuracy:

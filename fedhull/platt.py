@@ -37,22 +37,27 @@ def platt_scaling(
     scale = float(np.abs(scores).max()) or 1.0
     inputs = np.stack([scores / scale, np.ones(len(scores))])[: 2 if shift else 1]
     weights = np.zeros(len(inputs))
+    share, loss = _share_and_loss(weights @ inputs, targets)
     for _ in range(MAX_STEPS):
-        odds = weights @ inputs
-        share = np.exp(-np.logaddexp(0, -odds))
         gradient = inputs @ (share - targets)
         curvature = (inputs * (share * (1 - share))) @ inputs.T
         step = np.linalg.solve(curvature + TINY * np.eye(len(weights)), gradient)
-        loss, length = _loss(odds, targets), 1.0
-        while _loss((weights - length * step) @ inputs, targets) > loss and length > TINY:
+        before, length = loss, 1.0
+        while True:
+            new = weights - length * step
+            share, loss = _share_and_loss(new @ inputs, targets)
+            if loss <= before or length <= TINY:
+                break
             length /= 2
-        weights = weights - length * step
+        weights = new
         if np.abs(gradient @ step) <= TINY:
             break
     slope, intercept = (*weights, 0.0)[:2]
     return float(slope) / scale, float(intercept)
 
 
-def _loss(odds: np.ndarray, targets: np.ndarray) -> float:
-    """Cross-entropy of soft labels, summed over examples."""
-    return float((np.logaddexp(0, odds) - targets * odds).sum())
+def _share_and_loss(odds: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, float]:
+    """Probabilities of log-odds, and the cross-entropy of soft labels, summed over examples."""
+    rare = np.exp(-np.abs(odds))  # the odds of the less probable label, at most 1
+    share = np.where(odds < 0, rare, 1.0) / (1 + rare)
+    return share, float((np.log1p(rare) + np.maximum(odds, 0)).sum() - targets @ odds)

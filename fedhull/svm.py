@@ -16,6 +16,15 @@ GAP = 1e-9
 SOFTEST, HARDEST = 1.0, 1e-6
 """First and last width of the smoothed hinge's corner, in units of the margin."""
 
+_MANY, _APART = 2000, 8
+"""Number of examples above which the solver starts at the normal of every eighth of them."""
+
+_PRECISE = 1e-10
+"""Newton decrement, over the squared norm, at which a step is the last."""
+
+_FLAT = 0.1
+"""Directional derivative, over that at the start, at which a line search stops."""
+
 MAX_STEPS = 100
 """Limit of the Newton steps per smoothed problem, and of such problems; a few of each suffice."""
 
@@ -47,7 +56,7 @@ def fit_normal(
     .. math:: \min_w \tfrac12 |w|^2 + C \sum_i \ell(1 - y_i \langle v_i, w \rangle), \quad
         \ell(t) = \max(0, t) \text{ or } \max(0, t)^2
 
-    The solver is Newton's method with an exact line search on a loss with a smoothed corner. For
+    The solver is Newton's method with a line search on a loss with a smoothed corner. For
     the hinge, the method of multipliers removes the effect of smoothing, until the duality gap,
     which bounds the error, is below 1e-9 of the objective. Degenerate data, such as equal points
     or points on the margin, need no special case.
@@ -79,16 +88,18 @@ def fit_normal(
             f"{len(signs)} signs with values such as {np.unique(signs)[:3].tolist()}"
         )
     signed = features * signs[:, None]
+    w = np.zeros(features.shape[1])
+    if len(signed) > _MANY:
+        w = fit_normal(features[::_APART], signs[::_APART], C=_APART * C, loss=loss).w
     if loss == "hinge":
-        return _fit_hinge(signed, C)
+        return _fit_hinge(signed, C, w)
     problem = _Smoothed(signed, C, np.zeros(len(signed)), width=0.5, top=np.inf)
-    return problem.certified(problem.minimise(np.zeros(features.shape[1])))
+    return problem.certified(problem.minimise(w))
 
 
-def _fit_hinge(signed: Float[np.ndarray, "n dim"], C: float) -> Normal:
+def _fit_hinge(signed: Float[np.ndarray, "n dim"], C: float, w: np.ndarray) -> Normal:
     """Normal for the hinge loss, by the method of multipliers."""
-    w, a = np.zeros(signed.shape[1]), np.zeros(len(signed))
-    best, width = None, SOFTEST
+    a, best, width = np.zeros(len(signed)), None, SOFTEST
     for _ in range(MAX_STEPS):
         problem = _Smoothed(signed, C, a, width, top=1.0)
         w = problem.minimise(w)
@@ -126,50 +137,51 @@ class _Smoothed:
             gradient = w - self.C * (a @ self.signed)
             corner = (a > 0) & (a < self.top)
             step = self._newton_step(w, a, violation, corner)
-            new = w + self._length(w, step, violation) * step
-            if np.array_equal(new, w) or abs(step @ gradient) <= 1e-16 * (1 + new @ new):
-                return new
-            w = new
+            decrease = float(-step @ gradient)
+            if abs(decrease) <= _PRECISE * (w @ w):
+                return w + step
+            before, w = w, w + self._length(w, step, violation, decrease) * step
+            if np.array_equal(before, w):
+                break
         return w
 
     def _newton_step(
         self, w: np.ndarray, a: np.ndarray, violation: np.ndarray, corner: np.ndarray
     ) -> np.ndarray:
         """Step to the quadratic piece's minimiser, by least squares: a Hessian loses digits."""
-        shifted = violation[corner] + self.width * self.before[corner]
-        target = self.C * ((a * ~corner) @ self.signed) - w
-        rows = np.column_stack([self.signed[corner], shifted]) * np.sqrt(self.C / self.width)
+        inner = np.flatnonzero(corner)
+        shifted = violation[inner] + self.width * self.before[inner]
+        target = -w
+        if np.isfinite(self.top):
+            target += self.C * ((a * ~corner) @ self.signed)
+        columns = [column[inner] for column in self.signed.T]
+        rows = np.stack([*columns, shifted], axis=1) * np.sqrt(self.C / self.width)
         rows = np.vstack([rows, np.column_stack([np.eye(len(w)), target])])
         triangle = np.asarray(np.linalg.qr(rows, mode="r"))
         return np.linalg.solve(triangle[: len(w), : len(w)], triangle[: len(w), -1])
 
-    def _length(self, w: np.ndarray, step: np.ndarray, violation: np.ndarray) -> float:
-        """Step length at which the increasing, piecewise linear directional derivative is zero."""
+    def _length(
+        self, w: np.ndarray, step: np.ndarray, violation: np.ndarray, decrease: float
+    ) -> float:
+        """Step length at which the increasing, piecewise linear directional derivative is small.
+
+        It is ``-decrease`` at length 0. The method is Newton's, between bounds.
+        """
         along = self.signed @ step
-
-        def slope(s: float) -> float:
-            a = self.weights(violation - s * along)
-            return float((w + s * step) @ step - self.C * (a @ along))
-
-        if abs(slope(1.0)) <= 1e-12 * abs(slope(0.0)):  # the quadratic piece holds its minimum
-            return 1.0
-        moving = along != 0
-        shifted = (violation + self.width * self.before)[moving]
-        bends = [shifted / along[moving]]
-        if np.isfinite(self.top):
-            bends.append((shifted - self.width * self.top) / along[moving])
-        places = np.sort(np.concatenate(bends))
-        places = np.concatenate([[0.0], places[places > 0]])
-        low, high = 0, len(places)  # slope(places[low]) <= 0 < slope(places[high])
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if slope(places[middle]) <= 0 else (low, middle)
-        start = places[low]
-        end = places[high] if high < len(places) else start + 1.0
-        at_start, at_end = slope(start), slope(end)
-        if at_end <= at_start:  # flat up to rounding
-            return float(start)
-        return float(start - at_start * (end - start) / (at_end - at_start))
+        low, high, length, flat = 0.0, np.inf, 1.0, _FLAT * abs(decrease)
+        for _ in range(MAX_STEPS):
+            a = self.weights(violation - length * along)
+            slope = float((w + length * step) @ step - self.C * (a @ along))
+            if abs(slope) <= flat:
+                break
+            low, high = (low, length) if slope > 0 else (length, high)
+            bend = along[(a > 0) & (a < self.top)]
+            length -= slope / float(step @ step + self.C / self.width * (bend @ bend))
+            if not low < length < high:
+                length = (low + high) / 2 if high < np.inf else 2 * low
+            if length in (low, high):
+                break
+        return length
 
     def certified(self, w: np.ndarray) -> Normal:
         """Solution with the duality gap of the unsmoothed problem."""

@@ -69,6 +69,19 @@ def test_it_is_no_worse_than_liblinear(seed, n, C, loss):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("order", ["mixed", "sorted"])
+def test_many_examples_are_certified_in_any_order(loss, order):
+    """The solver starts at the normal of every eighth example, which may be of one class."""
+    x, y = examples(1, 5000)
+    if order == "sorted":
+        x, y = x[y.argsort()], np.sort(y)
+        y[::8] = 1.0
+    solved = fit_normal(x, y, C=1.0, loss=loss)
+    assert solved.objective == pytest.approx(objective(solved.w, x, y, 1.0, loss), rel=1e-12)
+    assert solved.gap <= 1e-8 * solved.objective
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 @pytest.mark.parametrize("C", [0.1, 5.0, 2e4])
 def test_degenerate_data_are_no_special_case(loss, C):
     p = np.array([1.0, 0.3])
