@@ -53,10 +53,8 @@ class ClientTask:
 
 def tree_form(x: Any) -> Hashable:
     """Hashable form of a tree: dtype, device and shape of tensors, other leaves by value."""
+    if type(x) is dict:  # first, because an engine asks for every client
+        return tuple([(name, tree_form(value)) for name, value in x.items()])
     if isinstance(x, Tensor):
         return x.dtype, x.device, x.shape
-    if isinstance(x, Jagged):
-        return Jagged
-    return (
-        tuple((name, tree_form(value)) for name, value in x.items()) if isinstance(x, dict) else x
-    )
+    return Jagged if isinstance(x, Jagged) else x

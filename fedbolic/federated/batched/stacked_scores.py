@@ -43,6 +43,11 @@ class _Held(NamedTuple):
         """The client's split of this name."""
         return getattr(self.client, name)
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Identities of all leaves, in order: clients that received the same values share them."""
+        return tuple([id(leaf) for part in self[1:] for _, leaf in tree.leaves(part)])
+
 
 def is_stackable(method: object) -> bool:
     """True for gradient methods with a joint form of ``evaluate``, or without one of their own."""
@@ -62,17 +67,18 @@ def held_together(
         megabytes: Memory limit of a group, above 0, in addition to the values that all share.
     """
     held: list[_Held] = []
-    taken = 0
+    taken, known = 0, set[int]()
     for client in exchange.clients:
         message = exchange.messages[client.id]
         found = method.scored(message, client, exchange.state(client))
         if found is None:
             continue
         each = _Held(client, *found)
-        own = 2 * _own_bytes(each, held[0]) if held else 0  # the tensors and their stacked copy
+        own = 2 * _own_bytes(each, known) if held else 0  # the tensors and their stacked copy
         if held and (taken + own > megabytes * 2**20 or len(held) == CHUNK):
             yield held
             held, taken, own = [], 0, 0
+        known = known if held else {*each.ids}
         held.append(each)
         taken += own
     if held:
@@ -117,16 +123,17 @@ def scores_of_stack(
 def _scored(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
     """Scores by ``vmap`` of the method's predictions, for clients of equal form together."""
     found: ClientScores = {each.client.id: {} for each in held}
-    groups: dict[Hashable, list[_Held]] = {}
+    together: list[_Held] = []
     for each in held:
         longest = max(len(each.split(name)) for name in SPLITS)
         model = method.model(each.client.meta)
         if longest > CHUNK or model.mixes_examples:
             found[each.client.id] |= score(method, each.local, each.context, each.client)
         elif longest:
-            groups.setdefault(_form(method, each), []).append(each)
+            together.append(each)
+    groups = _groups(method, together)
     for name in SPLITS:
-        for group in groups.values():
+        for group in groups:
             for some in _chunks([each for each in group if len(each.split(name))], name):
                 for each, scores in zip(some, _scores(method, some, name), strict=True):
                     named = {f"{name}/{metric}": value for metric, value in scores.items()}
@@ -134,19 +141,23 @@ def _scored(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
     return found
 
 
-def _form(method: GradientMethod, each: _Held) -> Hashable:
-    """Hashable form; only clients of equal form are scored together."""
-    model = method.model(each.client.meta)
-    return id(model), *map(tree_form, (each.local, each.context, each.client.test.no_examples))
+def _groups(method: GradientMethod, held: Sequence[_Held]) -> list[list[_Held]]:
+    """Clients of equal form, which are scored together."""
+    groups: dict[Hashable, list[_Held]] = {}
+    forms: dict[tuple[int, ...], Hashable] = {}
+    for each in held:
+        if (ids := each.ids) not in forms:
+            forms[ids] = tree_form(each.local), tree_form(each.context)
+        examples = tree_form(each.client.test.no_examples)
+        form = id(method.model(each.client.meta)), forms[ids], examples
+        groups.setdefault(form, []).append(each)
+    return [*groups.values()]
 
 
 def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
     """Scores by the method's own joint form, for clients of similar size together."""
     found: ClientScores = {each.client.id: {} for each in held}
-    groups: dict[Hashable, list[_Held]] = {}
-    for each in held:
-        groups.setdefault(_form(method, each), []).append(each)
-    for group in groups.values():
+    for group in _groups(method, held):
         for some in bucketed(group, [each.context for each in group]):
             clients = [each.client for each in some]
             local = stack_trees([each.local for each in some])
@@ -156,13 +167,11 @@ def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[_Held]) 
     return found
 
 
-def _own_bytes(each: _Held, other: _Held) -> int:
-    """Bytes of the first client's tensors that it does not share with the second."""
-    total = 0
-    for mine, others in ((each.local, other.local), (each.context, other.context)):
-        known = tree.tensors(others)
-        total += sum(x.nbytes for path, x in tree.tensors(mine).items() if known.get(path) is not x)
-    return total
+def _own_bytes(each: _Held, known: set[int]) -> int:
+    """Bytes of a client's tensors that are none of the known leaves."""
+    leaves = [leaf for part in each[1:] for _, leaf in tree.leaves(part)]
+    own = [leaf for leaf in leaves if id(leaf) not in known]
+    return sum(x.nbytes for x in own if isinstance(x, Tensor))
 
 
 def _chunks(group: list[_Held], name: str) -> Iterator[list[_Held]]:

@@ -253,9 +253,9 @@ def waves(
     """
     longest = longest_batch(tasks)
     width = capacity(longest)
-    blocks = [leaf for task in tasks for leaf in jagged_leaves(task.context) if leaf.block]
-    if blocks:  # one width for all parts of a kind
-        width = power_of_2(max(longest, SERIES[0], *(leaf.sizes[0] for leaf in blocks)))
+    if any(leaf.block for leaf in jagged_leaves(tasks[0].context)):  # one width for a kind of parts
+        sizes = [leaf.sizes[0] for task in tasks for leaf in jagged_leaves(task.context)]
+        width = power_of_2(max(longest, SERIES[0], *sizes))
     if batch_size is not None:
         width = batch_size if tasks[0].model.mixes_examples else min(width, batch_size)
     elif tasks[0].model.mixes_examples:
