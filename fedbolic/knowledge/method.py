@@ -81,7 +81,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
             round starts with a new state.
         schedule: Multiplier of the step size by round.
         negatives: Draws of negative tails, at least 1; ``None`` for all entities.
-        n3: Weight of the cubes of all numbers of a triple but biases and curvature, 0 or more.
+        n3: Weight of :meth:`TripleScore.cubes <fedbolic.knowledge.TripleScore.cubes>`, 0 or more.
         max_weight: Largest weight of a client in the mean of a row, at least 1; unused for tables.
         sends: Part of the tables that a client sends: the ``rows`` that it holds, or the ``table``.
         server_lr: Step size of the server along the aggregated change, above 0. For tables, about
@@ -227,14 +227,8 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
             losses = RankingLoss()(gaps[..., 0], gaps[..., 1:], mask=unknown)
         losses = losses.mean(-1)
         return (
-            losses + self.n3 * self._cubes(parameters, batch["x"]) if self.n3 else losses
+            losses + self.n3 * scorer.cubes(parameters, batch["x"]) if self.n3 else losses
         ), buffers
-
-    def _cubes(self, parameters: Params, triples: Tensor) -> Tensor:
-        heads, relations, tails = triples.unbind(-1)
-        ends = functional.embedding(torch.stack((heads, tails), -1), parameters["entity"])
-        own = functional.embedding(relations, parameters["relation"])
-        return ends[..., : self.dim].abs().pow(3).sum((-1, -2)) + own.abs().pow(3).sum(-1)
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:

@@ -156,6 +156,11 @@ class TripleScore:
         numbers = {"none": 0, "rotation": self.dim // 2, "attention": 2 * self.dim}
         return numbers.get(self.parts.turn, self.dim)
 
+    @property
+    def _angles(self) -> int:
+        """Number of angles at the start of the row of a relation."""
+        return {"rotation": self.dim // 2, "attention": self.dim}.get(self.parts.turn, 0)
+
     def initial(self, num_entities: int, num_relations: int) -> Params:
         """Tables ``entity`` and ``relation``, and ``curvature`` if curvatures are learnt.
 
@@ -169,12 +174,9 @@ class TripleScore:
         entity = INITIAL_SPREAD * torch.randn(num_entities, self.entity_numbers)
         entity[:, self.dim :] = 0
         relation = INITIAL_SPREAD * torch.randn(num_relations, self.relation_numbers)
-        half = self.dim // 2
         if self.parts.turn in ("scale", "complex"):
             relation[:, : self.dim] += 1
-        elif self.parts.turn != "none":
-            angles = half if self.parts.turn == "rotation" else 2 * half
-            relation[:, :angles].uniform_(-torch.pi, torch.pi)
+        relation[:, : self._angles].uniform_(-torch.pi, torch.pi)
         tables = {"entity": entity, "relation": relation}
         if self.parts.curvature == "learnt":
             tables["curvature"] = torch.ones(num_relations, 1).expm1().log()
@@ -198,6 +200,28 @@ class TripleScore:
             functional.embedding(relations, x) for x in (tables["relation"], raw) if x is not None
         )
         return self.query(functional.embedding(heads, tables["entity"]), *rows)
+
+    def cubes(self, tables: Params, triples: Int64[Tensor, "*batch 3"]) -> Float[Tensor, "*batch"]:
+        """Sums of the cubes of coordinates, scales and translations, or of complex moduli: N3.
+
+        Args:
+            tables: Tables with the names and columns of :meth:`initial`.
+            triples: Heads, relations and tails by number.
+
+        References:
+            Lacroix et al. (2018), Sec. 4, arXiv:1806.07297.
+        """
+        heads, relations, tails = triples.unbind(-1)
+        ends = functional.embedding(torch.stack((heads, tails), -1), tables["entity"])
+        own = functional.embedding(relations, tables["relation"])[..., self._angles :]
+        return self._cube(ends[..., : self.dim]).sum(-1) + self._cube(own)
+
+    def _cube(self, x: Tensor) -> Tensor:
+        if self.parts.turn != "complex":
+            return x.abs().pow(3).sum(-1)
+        a, b = x.chunk(2, dim=-1)
+        squares = a * a + b * b
+        return (squares * _root(squares)).sum(-1)
 
     def query(
         self,

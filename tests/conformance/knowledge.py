@@ -51,7 +51,10 @@ def local_training(method, client, tables, rng, *, lr=None, adams=None):
                 scores = scorer(torch.tensor([[u, relation, e] for e in tails]))
                 both.append(-torch.log(scores[0].exp() / scores.exp().sum()))
             cubes = sum(scorer.entity[e, : method.dim].abs().pow(3).sum() for e in (h, t))
-            cubes = cubes + scorer.relation[r].abs().pow(3).sum()
+            # not of angles, which are as many as planes turn: one rotation, or two
+            planes = {"RotE": 1, "RotH": 1, "RotatE": 1, "AttE": 2, "AttH": 2}.get(method.score, 0)
+            angles = planes * method.dim // 2
+            cubes = cubes + scorer.relation[r, angles:].abs().pow(3).sum()
             losses.append(sum(both) / 2 + method.n3 * cubes)
         adam.zero_grad()
         torch.stack(losses).mean().backward()

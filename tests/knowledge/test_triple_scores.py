@@ -199,6 +199,23 @@ def test_scores_and_derivatives_are_finite_at_and_far_from_the_origin(name, radi
     assert all(g.isfinite().all() for g in gradients)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_cubes_are_those_of_coordinates_or_moduli_but_of_no_angle(name):
+    score = TripleScore(name, DIM)
+    given = tables(score)
+    found = score.cubes(given, torch.tensor([[1, 2, 3], [0, 0, 4]]))
+    for value, (h, r, t) in zip(found.tolist(), ((1, 2, 3), (0, 0, 4)), strict=True):
+        relation = given["relation"][r].tolist()
+        skipped = {"RotatE": 2, "RotE": 2, "RotH": 2, "AttE": 4, "AttH": 4}.get(name, 0)
+        parts = [given["entity"][e, :DIM].tolist() for e in (h, t)] + [relation[skipped:]]
+        if name == "ComplEx":
+            pairs = [zip(x[:2], x[2:], strict=True) for x in parts]
+            expected = sum(abs(complex(*z)) ** 3 for x in pairs for z in x)
+        else:
+            expected = sum(abs(a) ** 3 for x in parts for a in x)
+        assert value == pytest.approx(expected, rel=1e-12)
+
+
 def test_hyperbolic_scores_are_four_times_the_flat_ones_at_small_curvature():
     flat, curved = TripleScore("RotE", DIM, bias="none"), TripleScore("RotH", DIM, bias="none")
     given = tables(flat)
