@@ -102,8 +102,10 @@ def first_values(work: Workload, dtype: torch.dtype) -> Params:
     return {name: value.to(dtype) for name, value in parameters.items()}
 
 
-def measure(work: Workload, rounds: int, interpreters: Mapping[str, str]) -> Found:
-    """Measure all candidates with interleaved rounds."""
+def measure(
+    work: Workload, rounds: int, interpreters: Mapping[str, str], *, peaks: bool = True
+) -> Found:
+    """Measure all candidates with interleaved rounds, and each alone for its peak memory."""
     found, data = Found(), plain_loop.examples(work)
     values = first_values(work, torch.float32)
     candidates: dict[str, Candidate] = {PLAIN: PlainLoop(work, data, values)}
@@ -119,7 +121,7 @@ def measure(work: Workload, rounds: int, interpreters: Mapping[str, str]) -> Fou
         for name in set(interpreters) & set(candidates):
             pids = candidates[name].processes()
             found.peaks[name] = sum(processes.private_mebibytes(p, peak=True) for p in pids)
-    for name in (PLAIN, *ENGINES):
+    for name in (PLAIN, *ENGINES) if peaks else ():
         found.peaks[name] = ask_peak(name, work.name)
     return found
 

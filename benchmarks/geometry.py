@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmarks.peers import LIBRARIES, installed, space_of
+from benchmarks.libraries import LIBRARIES, installed, space_of
 from benchmarks.results import Figures, Results
 from benchmarks.script import FOLDER, parser
 from benchmarks.table import head, line

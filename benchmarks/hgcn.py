@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops
 
-from benchmarks.peers import installed, space_of
+from benchmarks.libraries import installed, space_of
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.tangent import tangents_to_points
 from fedbolic.nn.graph.convolution import HGCN, HGCNConv

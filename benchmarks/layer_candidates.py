@@ -12,7 +12,7 @@ from torch.nn.functional import unfold
 from torch_geometric.nn import GCNConv
 
 from benchmarks import block_candidates, hgcn
-from benchmarks.peers import hypll_ball, space_of
+from benchmarks.libraries import hypll_ball, space_of
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import (
     MLR,

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.layer_candidates import BATCH, CANDIDATES, CLASSES, DIM, FLOORS, Built, Candidate
-from benchmarks.peers import installed
+from benchmarks.libraries import installed
 from benchmarks.script import parser
 from benchmarks.table import Goal, goal_table, head, line
 from benchmarks.timing import Case, Operators, interleaved, peak_mebibytes, ratio

@@ -17,7 +17,7 @@ import torch
 from mpmath import mpf
 from torch import Tensor
 
-from benchmarks import peers, truth
+from benchmarks import libraries, truth
 from benchmarks.script import parser
 from benchmarks.table import head, line
 
@@ -203,9 +203,9 @@ Found: TypeAlias = dict[tuple[str, Cell], dict[str, float]]
 def measure(cells: list[tuple[Cell, dict]]) -> Found:
     """Errors of every library that is installed and has the model."""
     found: Found = {}
-    for library, (cell, given) in itertools.product(peers.LIBRARIES, cells):
+    for library, (cell, given) in itertools.product(libraries.LIBRARIES, cells):
         model, c, dtype, _ = cell
-        space = peers.space_of(library, model, c, getattr(torch, dtype))
+        space = libraries.space_of(library, model, c, getattr(torch, dtype))
         if space is not None:
             found[library, cell] = errors(cell, given, answers(space, given, ball=model == "ball"))
     return found

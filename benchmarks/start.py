@@ -1,11 +1,7 @@
 """CPU seconds until a command has answered, next to an import of torch.
 
-    python -m benchmarks.start [--rounds 3]
-
 Every command runs in a process of its own with one thread, all of them in turn in every round. The
 first is a run of one round, of which the next two resume and report what is there.
-
-Takes 1 CPU minute.
 """
 
 import os
@@ -16,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.script import FOLDER, parser
-from benchmarks.table import Goal, goal_table, head, line
+from benchmarks.script import FOLDER
+from benchmarks.table import Goal
 
 TORCH = "import torch"
 RUN = ("run", "--config", "fedavg/quick", "--method.rounds", "1", "--overwrite")
@@ -83,18 +79,3 @@ def goals(found: dict[str, float]) -> list[Goal]:
     bounds = {**AT_MOST, RESUMED: 0.5}
     bounds |= {name: found[TORCH] + more for name, more in AFTER_TORCH.items()}
     return [Goal("CPU s", name, "<=", bound, found[name]) for name, bound in bounds.items()]
-
-
-def main() -> None:
-    """Measure, and print the tables."""
-    options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=3, help="runs of each command")
-    found = measure(options.parse_args().rounds)
-    print(head("command", "CPU s"))
-    for name, each in found.items():
-        print(line(name, f"{each:.2f}"))
-    print(f"\n{goal_table(goals(found))}")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from benchmarks import peers, precision
+from benchmarks import libraries, precision
 from fedbolic.manifolds import Lorentz, Poincare
 
 
 def errors(model, c, dtype, radius):
     cell = (model, c, dtype, radius)
     given = precision.inputs(cell)
-    space = peers.space_of("fedbolic", model, c)
+    space = libraries.space_of("fedbolic", model, c)
     answers = precision.answers(space, given, ball=model == "ball")
     return precision.errors(cell, given, answers)
 
