@@ -1,7 +1,8 @@
 """Graphs of several clients as one graph, with block-diagonal sparse matrices."""
 
+import copy
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -112,6 +113,10 @@ class GraphBlock(JaggedBlock):
         if vars(self).get("_loaded") != parts:
             _copy_values(self, _padded(parts, self.shape[0], self.sizes))
             vars(self)["_loaded"] = parts
+
+    @override
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "GraphBlock":
+        return _mapped(self, function)
 
     @functools.cached_property
     def mean(self) -> Sparse:
@@ -257,6 +262,20 @@ def _copy_values(to: Any, of: Any) -> None:
             x.copy_(getattr(of, name))
         elif isinstance(x, Sparse):
             _copy_values(x, getattr(of, name))
+
+
+def _mapped(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Copy of a block, of a matrix or of a dictionary with a function of every dense tensor."""
+    if isinstance(x, Tensor):
+        return function(x)
+    if isinstance(x, dict):
+        return {name: _mapped(value, function) for name, value in x.items()}
+    if not isinstance(x, GraphBlock | Sparse):
+        return x
+    made = copy.copy(x)
+    vars(made).pop("csr", None)
+    vars(made).update({name: _mapped(value, function) for name, value in vars(made).items()})
+    return made
 
 
 _joined = WeakCache(_join, size=4)

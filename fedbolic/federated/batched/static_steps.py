@@ -176,11 +176,11 @@ class StaticSteps:
 
         buffers = {name: getattr(self, name) for name in BUFFERS}
         tensors: list[Tensor] = []
-        tree.map_tensors(lambda x: tensors.append(x) or x, buffers)
+        _mapped(lambda x: tensors.append(x) or x, buffers)
 
         def step(*given: Tensor) -> None:
             values, other = iter(given), copy.copy(self)
-            vars(other).update(tree.map_tensors(lambda _: next(values), buffers))
+            vars(other).update(_mapped(lambda _: next(values), buffers))
             other._step(form)
 
         return compiled(step, tensors)
@@ -296,6 +296,17 @@ def _buffer(x: Any, num_rows: int | None, smaller: Iterator[Jagged]) -> Any:
         return x
     block = x.block.with_room(x.parts, num_rows or 1, like.parts[0] if like else None)
     return replace(x, parts=(block,), sizes=(1,))
+
+
+def _mapped(function: Callable[[Tensor], Tensor], buffers: Tree) -> Tree:
+    """The buffers with a function of every tensor, also of those in blocks."""
+
+    def of_leaf(x: Any) -> Any:
+        if isinstance(x, Jagged) and x.block and any(x.sizes):
+            return replace(x, parts=(x.parts[0].mapped(function),))
+        return function(x) if isinstance(x, Tensor) else x
+
+    return tree.map(of_leaf, buffers)
 
 
 def _rows(x: Any, num_rows: int | None) -> Any:

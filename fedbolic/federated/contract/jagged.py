@@ -1,7 +1,7 @@
 """Values whose size differs between clients, such as graphs, batched without stacking."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,10 @@ class JaggedBlock(ABC):
     @abstractmethod
     def load(self, parts: tuple[Any, ...]) -> None:
         """Copy the values of other parts into the tensors."""
+
+    @abstractmethod
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "JaggedBlock":
+        """Copy of the block with a function of every tensor that a step may read, in order."""
 
 
 @dataclass(frozen=True)
