@@ -73,7 +73,7 @@ def tail_ranks(
 
 
 def tail_rank_scores(scores: TailScores, split: TripleSplit) -> dict[str, float]:
-    """Mean reciprocal rank, hits and mean rank, by name; empty without triples.
+    """Mean reciprocal rank and hits, by name; empty without triples.
 
     Args:
         scores: As for :func:`tail_ranks`.
@@ -83,5 +83,4 @@ def tail_rank_scores(scores: TailScores, split: TripleSplit) -> dict[str, float]
         return {}
     ranks = tail_ranks(scores, split)
     hits = {f"hits_at_{k}": float((ranks <= k).double().mean()) for k in HITS}
-    means = {"mrr": float((1 / ranks).mean()), "mean_rank": float(ranks.mean())}
-    return {**means, **hits, "examples": float(len(split))}
+    return {"mrr": float((1 / ranks).mean()), **hits, "examples": float(len(split))}

@@ -25,6 +25,7 @@ VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
 MAP, RANK, OWN_MAP = "MAP %", "mean rank", "own MAP %"
 INFERRED_MAP, INFERRED_RANK = "inferred MAP %", "inferred mean rank"
 SAMPLED_MAP, SAMPLED_ERROR = "sampled MAP %", "± MAP %"
+MRR, HITS, OWN_MRR, OWN_HITS = "MRR %", "hits@10 %", "own MRR %", "own hits@10 %"
 UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
 LEGENDS = {
     G_FL: "accuracy of the server's model on the server's test set",
@@ -46,6 +47,11 @@ LEGENDS = {
     INFERRED_RANK: "",
     OWN_MAP: "the same at the clients over their own pairs, among the nodes in them, weighted by "
     "their number",
+    MRR: "mean reciprocal rank of the tails and heads of all test triples among all entities but "
+    "those known to be true, then the share with a rank of at most 10",
+    HITS: "",
+    OWN_MRR: "the same at the clients over their own test triples, weighted by their number",
+    OWN_HITS: "",
     UP: "megabytes (10^6 bytes) from all clients in all rounds, then to them",
     **{DOWN: "", ROUNDS: ""},
 }
@@ -55,6 +61,8 @@ SHARES = {
     **{G_FL: "holdout/accuracy", P_FL: AT_CLIENTS, VALIDATION: "validation/accuracy"},
     **{RIDGE_G: "ridge_head/holdout/accuracy", RIDGE_P: "ridge_head/accuracy"},
     **{SAMPLED_MAP: "holdout/sampled/map", SAMPLED_ERROR: "holdout/sampled/map_error"},
+    **{MRR: "holdout/mrr", HITS: "holdout/hits_at_10"},
+    **{OWN_MRR: "test/mrr", OWN_HITS: "test/hits_at_10"},
     **{MAP: "holdout/map", INFERRED_MAP: "holdout/inferred/map", OWN_MAP: "test/own/map"},
 }
 """Columns in % and the measurements of the last round that they show."""

@@ -167,7 +167,7 @@ class _Finished:
         split = party.test if self.client is None else party.train
         graph = KnowledgeGraph.of(cast(TripleSplit, split), found["score"], found["tables"])
         own = {"num_entities": len(graph), "num_relations": len(graph.relations)}
-        return graph, self._card({**own, **found["score"]})
+        return graph, self._card({**own, "score": dict(found["score"])})
 
     def _named(self) -> tuple[FederatedData, Client]:
         """The data, whose names are those of the rows, and the party whose result is loaded."""
