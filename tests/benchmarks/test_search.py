@@ -1,22 +1,23 @@
 """The benchmark of searches: its page shows its figures, and every row that is installed runs."""
 
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import search, start
 from benchmarks.results import Results
+from benchmarks.script import FOLDER
 from fedbolic.manifolds import Poincare
+from tests.benchmarks.kept_tables import assert_kept
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_the_page_shows_the_figures_kept():
-    results = Results(ROOT / "benchmarks/measured/search.csv")
+def test_the_kept_tables_are_those_of_the_figures():
+    results = Results(FOLDER / "measured/search.csv")
     assert len(results.known) > 20
-    assert search.text(results) in (ROOT / "fedbolic/search/README.md").read_text()
+    indices, goals = search.text(results).split("\n\n", 1)
+    assert_kept(indices, "search/indices.csv")
+    assert_kept(goals, "search/goal.csv")
 
 
 def test_half_of_the_queries_are_rows_and_half_lie_at_distance_one():
