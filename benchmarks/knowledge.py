@@ -3,12 +3,12 @@
     python -m benchmarks.knowledge --root DATA [--seeds 3] [--results FILE]
     python -m benchmarks.knowledge --root DATA --epochs    # time and memory, also of PyKEEN
 
-Ten relations among WordNet's nouns (``WordNetRelations``) are pooled, or held by 3, 5 or 10 clients
-that hold relations each. Entities have 32 numbers: 30 dimensions and two biases. Every row has
-three step sizes, of which the validation triples of a seed that is not reported choose one; rows of
-3 and 10 clients have the choice of 5. Test scores are means over the clients' own triples, so they
-are of the same triples in each row of a seed. Every run adds lines to the file of results, from
-which an interrupted one continues.
+Ten relations among WordNet's nouns (``WordNetRelations``) are pooled, or at 3, 5 or 10 clients that
+hold relations each, or at 5 that hold entities. Entities have 32 numbers: 30 dimensions and two
+biases. Every row has three step sizes, of which the validation triples of a seed that is not
+reported choose one; rows of 3 and 10 clients have the choice of 5. Test scores are means over the
+clients' own triples, so they are of the same triples in each row of a seed. Every run adds lines to
+the file of results, from which an interrupted one continues.
 
 ``--epochs`` trains an epoch of TransE and RotatE three times, with 32 numbers an entity, 20
 negatives and the same number of queries a step, and prints the fastest and the growth of the
@@ -33,6 +33,7 @@ from benchmarks.table import difference, head, interval, line
 from benchmarks.timing import Clock, held_mebibytes
 from fedbolic.core.rng import Rng
 from fedbolic.data import (
+    ByEntity,
     ByRelation,
     Client,
     FederatedData,
@@ -75,9 +76,13 @@ WAYS: dict[str, tuple[TableName, ...]] = {
     "pooled": (),
     "alone": TABLES,
     "federated": (),
-    "federated, personal curvature": ("curvature",),
+    "by entity": (),
+    "by entity, personal curvature": ("curvature",),
 }
-"""Tables that stay at the clients."""
+"""Tables that stay at the clients. Rows by entity are federated, too.
+
+Where clients hold relations, a relation has one client: personal curvatures would change nothing.
+"""
 
 
 def main() -> None:
@@ -112,7 +117,9 @@ def rows() -> Iterator[tuple[ScoreName, str, int]]:
         for way in ("federated", "alone"):
             for score in TWINS[0]:
                 yield score, way, clients
-        yield "RotH", "federated, personal curvature", clients
+    for score in TWINS[0]:
+        yield score, "by entity", 5
+    yield "RotH", "by entity, personal curvature", 5
     for pair in TWINS[1:]:
         for score in pair:
             yield score, "pooled", 1
@@ -129,15 +136,18 @@ def chosen(results: Results, root: Path, score: ScoreName, way: str) -> float:
     return max(found, key=lambda lr: found[lr])
 
 
-def federation(root: Path, clients: int, seed: int) -> FederatedData:
-    """The graph with relations dealt to clients, the same triples for all numbers of clients."""
-    source = PartitionedTriples(WordNetRelations(), ByRelation(clients), root=root)
+def federation(
+    root: Path, clients: int, seed: int, partition: type[ByRelation | ByEntity] = ByRelation
+) -> FederatedData:
+    """The graph dealt to clients; a seed holds out the same triples for all of them."""
+    source = PartitionedTriples(WordNetRelations(), partition(clients), root=root)
     return source.load(Rng(seed))
 
 
 def trained(root: Path, score: ScoreName, way: str, clients: int, lr: float, seed: int) -> Figures:
     """Validation and test scores of one run, means over the clients' own triples."""
-    data = dataclasses.replace(federation(root, clients, seed), holdout=None)
+    partition = ByEntity if way.startswith("by entity") else ByRelation
+    data = dataclasses.replace(federation(root, clients, seed, partition), holdout=None)
     method = dataclasses.replace(METHOD, score=score, lr=lr, personal=WAYS[way])
     trainer = Trainer(Sequential(), evaluation=Evaluation(every=method.rounds, per_client=False))
     *_, (_, found) = trainer.run(method, data, Rng(seed))
