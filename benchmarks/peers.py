@@ -7,19 +7,21 @@ that is not installed has no row. The figures and the name of the machine are wr
 file. If there is one from before, what has grown by a tenth is named, and the exit code is 1.
 
 *geometry*: operations and steps of Adam over those of the faster of geoopt and hypll. *start*:
-commands over an import of torch. *engines*: rounds over those of a plain loop. *hulls*: hulls over
-scipy's, support vector machines over scikit-learn's, hashes over numpy and scipy. *hierarchies*: a
-step of sparse pairs over one by hand. *secure*: a client's part in a sum of 100 over a key
-agreement with every other client.
+commands over an import of torch. *engines*: rounds over those of a plain loop. *methods*: runs of
+small clients over the algorithms of their papers, written by hand. *hulls*: hulls over scipy's,
+support vector machines over scikit-learn's, hashes over numpy and scipy. *hierarchies*: a step of
+sparse pairs over one by hand. *secure*: a client's part in a sum of 100 over a key agreement with
+every other client.
 
 Takes 10 minutes of CPU time.
 """
 
+import importlib
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from benchmarks.timing import Case, interleaved, ratio
 from fedbolic.core.rng import Rng
 from fedbolic.data import uniform_points
 from fedbolic.data.hierarchies.trees import balanced_tree
+from fedbolic.federated import Evaluation, Trainer
 from fedbolic.federated.secure import SecureSum
 from fedhull import HyperbolicSVC
 from fedhull.geometry.hull import hull
@@ -87,6 +90,22 @@ def of_engines() -> dict[str, float]:
             if (speed := found.speed(engine)) is not None:
                 made[f"{name}, {engine}"] = 1 / speed
     return made
+
+
+def of_methods(names: Sequence[str] = ()) -> dict[str, float]:
+    """Runs of small clients over the loops of ``tests.conformance``, written by hand."""
+    trainer, found = Trainer(evaluation=Evaluation(every=sys.maxsize)), {}
+    loops = importlib.import_module("tests.conformance.table").LOOPS  # peers are no dependency
+    for name in names or loops:
+        loop = loops[name]
+        data, method = loop.data(), loop.method
+        cohorts = [[client.id for client in data.clients]] * method.rounds
+        found[name] = over(
+            lambda m=method, d=data: list(trainer.run(m, d, Rng(0))),
+            lambda r=loop.run, m=method, d=data, c=cohorts: r(m, d, c),
+            least=0.05,
+        )
+    return found
 
 
 def of_hulls() -> dict[str, float]:
@@ -148,6 +167,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "geometry": of_geometry,
     "start": of_start,
     "engines": of_engines,
+    "methods": of_methods,
     "hulls": of_hulls,
     "hierarchies": of_hierarchies,
     "secure": of_secure,

@@ -42,3 +42,7 @@ def test_another_machine_is_named(harness):
 def test_a_secure_sum_has_a_figure():
     (figure,) = peers.of_secure(10).values()
     assert 0 < figure < float("inf")
+
+
+def test_a_loop_by_hand_has_a_figure():
+    assert 0 < peers.of_methods(["FedAvg"])["FedAvg"] < float("inf")
