@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import binom
 
 from benchmarks.results import Figures, Results
 from benchmarks.script import parser
@@ -27,43 +26,14 @@ from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.noise.integers import LARGEST_VARIANCE
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.methods import FedAvg
+from fedbolic.testing.audit import lower_bound
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 CLIENTS, ROUNDS, DP_DELTA = 1000, 10, 1e-5
-CONFIDENCE = 0.95
 BOUND = 0.1
 
 GOAL = 0.6
 """Largest time of rounded draws, in CPU seconds a million numbers."""
-
-
-def chance(
-    num_right: int, num_guesses: int, num_planted: int, epsilon: float, delta: float
-) -> float:
-    r"""Largest probability of that many right guesses if a mechanism has this epsilon and delta.
-
-    .. math::
-        P[B \ge v] + 2 m \delta \max_{1 \le i \le v} \frac{1}{i} P[v - i \le B < v], \qquad
-        B \sim \mathrm{Bin}\left(r, \frac{e^\varepsilon}{1 + e^\varepsilon}\right)
-
-    References:
-        Steinke, Nasr and Jagielski (2023), Theorem 5.2, arXiv:2305.08846.
-    """
-    share = 1 / (1 + np.exp(-epsilon))
-    tail = float(binom.sf(num_right - 1, num_guesses, share))
-    fewer = np.cumsum(binom.pmf(np.arange(num_right - 1, -1, -1), num_guesses, share))
-    worst = float(np.max(fewer / np.arange(1, num_right + 1), initial=0.0))
-    return min(1.0, tail + 2 * num_planted * delta * worst)
-
-
-def lower_bound(num_right: int, num_guesses: int, num_planted: int, delta: float) -> float:
-    """Largest epsilon, in steps of 0.01, that the guesses disprove with 95 % confidence."""
-    found = 0.0
-    for epsilon in np.arange(0.0, 20.0, 0.01):
-        if chance(num_right, num_guesses, num_planted, float(epsilon), delta) > 1 - CONFIDENCE:
-            break
-        found = float(epsilon)
-    return found
 
 
 def scores(privacy: ClientPrivacy, present: np.ndarray) -> np.ndarray:

@@ -295,6 +295,16 @@ def _account(settings: dict[str, Any]) -> int:
     return 0
 
 
+def _audit(settings: dict[str, Any]) -> int:
+    """Print an audit of a run's settings; a fault is an error."""
+    from fedbolic.testing.run_audit import audit_run  # few need it
+
+    with setting_up():
+        found = audit_run(settings["run"], planted=settings["planted"])
+    sys.stdout.write(str(found))
+    return STOPPED if found.faults else 0
+
+
 COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "run": _run,
     "resume": _resume,
@@ -303,6 +313,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     **{name: functools.partial(_list, name) for name in LISTS},
     "export": _export,
     "account": _account,
+    "audit": _audit,
     "names": _names,
     "ready": _ready,
     "report": _report_or_page,

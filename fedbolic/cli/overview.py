@@ -32,6 +32,7 @@ FIRST_LINES = {
     "ready": "Make a ready table from the public file and write it, as it would be published.",
     "view": "Write a page to look at a hierarchy: of a run, a taxonomy file, or an embedding.",
     "account": "Create or show the privacy accounts of a node's data.",
+    "audit": "Attack the privacy of a run's settings by planted clients, and check its parts.",
 }
 """Commands in the order of the help, each with its first line."""
 

@@ -74,6 +74,10 @@ def command_line() -> ArgumentParser:
     command = new_parser()
     commands.add_subcommand("account", command, help=about["account"])
     _add_account_actions(command)
+    command = new_parser()
+    command.add_argument("run", type=Path, help="Folder of a run with privacy.")
+    command.add_argument("--planted", type=int, default=1000, help="Least number of canaries.")
+    commands.add_subcommand("audit", command, help=about["audit"])
     return parser
 
 

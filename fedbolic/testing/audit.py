@@ -1,0 +1,213 @@
+"""Audit of a private run: a lower bound of epsilon by planted clients, and checks of parts."""
+
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import numpy as np
+from jaxtyping import Bool, Float64
+from numpy import ndarray
+from scipy.stats import binom
+
+from fedbolic.core.rng import Rng
+from fedbolic.federated import Trainer
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.testing.audit_checks import structural_faults, sum_noise
+from fedbolic.testing.canaries import Canaries, canary_data, released_by
+
+CONFIDENCE = 0.95
+"""Confidence of a lower bound of epsilon."""
+
+GUESSED = (0.05, 0.1, 0.2, 0.4)
+"""Fractions of the canaries about which an attacker may guess; the best is found in advance."""
+
+IDEAL_DRAWS = 20
+"""Draws of the ideal mechanism, of whose bounds the mean is taken."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Result of an audit.
+
+    Args:
+        ledger: Epsilon of the ledger.
+        bound: Epsilon that the attack disproves with 95 % confidence.
+        ideal: Mean bound of the same attack on as many draws of the ideal mechanism.
+        faults: What is wrong, one sentence each.
+    """
+
+    ledger: float
+    bound: float
+    ideal: float
+    faults: tuple[str, ...]
+
+    def __str__(self) -> str:
+        found = "".join(f"FAULT: {fault}\n" for fault in self.faults) or "no fault was found\n"
+        return (
+            f"ledger: epsilon {self.ledger:.4g}; attack: at least {self.bound:.4g} with 95 % "
+            f"confidence, where the ideal mechanism gives {self.ideal:.4g}\n{found}"
+        )
+
+
+def chance(
+    num_right: int, num_guesses: int, num_planted: int, epsilon: float, delta: float
+) -> float:
+    r"""Largest probability of that many right guesses if a mechanism has this epsilon and delta.
+
+    .. math::
+        P[B \ge v] + 2 m \delta \max_{1 \le i \le v} \frac{1}{i} P[v - i \le B < v], \qquad
+        B \sim \mathrm{Bin}\left(r, \frac{e^\varepsilon}{1 + e^\varepsilon}\right)
+
+    Args:
+        num_right: Number of right guesses, v.
+        num_guesses: Number of guesses, r, fixed in advance.
+        num_planted: Number of planted clients, m.
+        epsilon: Epsilon.
+        delta: Delta.
+
+    References:
+        Steinke, Nasr and Jagielski (2023), Theorem 5.2, arXiv:2305.08846.
+    """
+    share = 1 / (1 + np.exp(-epsilon))
+    tail = float(binom.sf(num_right - 1, num_guesses, share))
+    fewer = np.cumsum(binom.pmf(np.arange(num_right - 1, -1, -1), num_guesses, share))
+    worst = float(np.max(fewer / np.arange(1, num_right + 1), initial=0.0))
+    return min(1.0, tail + 2 * num_planted * delta * worst)
+
+
+def lower_bound(num_right: int, num_guesses: int, num_planted: int, delta: float) -> float:
+    """Largest epsilon, up to 0.01, that the guesses disprove with 95 % confidence.
+
+    Args:
+        num_right: Number of right guesses.
+        num_guesses: Number of guesses.
+        num_planted: Number of planted clients.
+        delta: Delta.
+    """
+    low, high = 0, 2000  # hundredths of epsilon; the chance rises with it
+    while low < high:
+        middle = (low + high + 1) // 2
+        if chance(num_right, num_guesses, num_planted, middle / 100, delta) > 1 - CONFIDENCE:
+            high = middle - 1
+        else:
+            low = middle
+    return low / 100
+
+
+def audit(
+    trainer: Trainer, num_clients: int, rounds: int, *, planted: int = 1000, seed: int = 0
+) -> Audit:
+    """Audit of the privacy of a trainer's runs, by runs of planted clients.
+
+    Each canary is in a run or not, by a coin, and an attacker who sees all releases guesses which.
+    Runs are interrupted in their middle and go on from a stored checkpoint. They are repeated until
+    there are enough canaries.
+
+    Args:
+        trainer: Trainer of a private run, with its engine and its cohorts.
+        num_clients: Number of clients of the run.
+        rounds: Number of its rounds.
+        planted: Least number of canaries in all runs together.
+        seed: Seed of the coins; keys of noise do not follow from it.
+
+    Raises:
+        ValueError: If the trainer has no privacy.
+    """
+    ledger, trainer = _settled(trainer, num_clients, rounds)
+    spent = ledger.epsilon(rounds)
+    bound, ideal = attacked(trainer, num_clients, rounds, planted=planted, seed=seed)
+    faults = structural_faults(trainer, num_clients, ledger.noise_multiplier, seed)
+    if bound > spent:
+        faults.append(f"the attack disproves the ledger's epsilon of {spent:.4g}")
+    return Audit(spent, bound, ideal, tuple(faults))
+
+
+def attacked(
+    trainer: Trainer, num_clients: int, rounds: int, *, planted: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Lower bound of epsilon by an attack, and the mean bound against the ideal mechanism.
+
+    Args:
+        trainer: As for :func:`audit`, as are the others.
+        num_clients: Number of clients of the run.
+        rounds: Number of its rounds.
+        planted: Least number of canaries in all runs together.
+        seed: Seed of the coins.
+    """
+    ledger, trainer = _settled(trainer, num_clients, rounds)
+    size = trainer.cohort.expected_size(num_clients)
+    std = sum_noise(trainer.privacy or _refused(), ledger.noise_multiplier, size)
+    method, coins, scores = Canaries(rounds, num_clients), [], []
+    for number in range(-(-planted // num_clients)):
+        present = Rng(seed).at("coins", number).numpy().random(num_clients) < 0.5
+        data, resumed = canary_data(present), rounds > 1
+        found = released_by(trainer, method, data, seed + number, resumed=resumed)
+        coins.append(present)
+        scores.append(_scores(found.deltas * size / found.bounds[:, None], ledger, std))
+    generator = Rng(seed).at("ideal").numpy()
+    share = max(GUESSED, key=lambda s: _ideal(ledger, std, planted, s, generator))
+    bound = _bound(np.concatenate(scores), np.concatenate(coins), share, ledger.dp_delta)
+    return bound, _ideal(ledger, std, sum(map(len, coins)), share, generator)
+
+
+def _settled(trainer: Trainer, num_clients: int, rounds: int) -> tuple[PrivacyLedger, Trainer]:
+    """The ledger of a run, and the trainer with the size of noise that it found."""
+    privacy = trainer.privacy or _refused()
+    ledger = privacy.ledger(trainer.cohort, num_clients, rounds)
+    privacy = replace(privacy, noise_multiplier=ledger.noise_multiplier)
+    return ledger, replace(trainer, privacy=privacy)
+
+
+def _refused() -> NoReturn:
+    raise ValueError("only a run with privacy is audited")
+
+
+def _steps(
+    deltas: Float64[ndarray, "rounds n"], ledger: PrivacyLedger, std: float
+) -> tuple[Float64[ndarray, "steps n"], float, float]:
+    """Independent observations, the deviation of their noise, and the chance to be in one."""
+    if ledger.correlation == "tree":
+        period = min(ledger.period, len(deltas))
+        whole = len(deltas) // period * period
+        sums = deltas[:whole].reshape(-1, period, deltas.shape[1]).sum(axis=1)
+        return sums, std * period.bit_count() ** 0.5, 1.0
+    return deltas, std, 1 / ledger.period if ledger.participation == "once" else ledger.rate
+
+
+def _scores(
+    deltas: Float64[ndarray, "rounds n"], ledger: PrivacyLedger, std: float
+) -> Float64[ndarray, " n"]:
+    """Logarithm of the likelihood ratio of being in the run, for every canary."""
+    seen, std, rate = _steps(deltas, ledger, std)
+    loss = (seen - 0.5) / std**2
+    if rate == 1:
+        return loss.sum(axis=0)
+    return np.logaddexp(np.log1p(-rate), np.log(rate) + loss).sum(axis=0)
+
+
+def _ideal(
+    ledger: PrivacyLedger, std: float, planted: int, share: float, generator: np.random.Generator
+) -> float:
+    """Mean bound of the attack on draws of the ideal mechanism."""
+    found = []
+    blank = np.zeros((ledger.rounds, planted))
+    seen, wide, rate = _steps(blank, ledger, std)
+    single = replace(ledger, correlation="none") if ledger.correlation == "tree" else ledger
+    for _ in range(IDEAL_DRAWS):
+        present = generator.random(planted) < 0.5
+        into = generator.random(seen.shape) < rate
+        drawn = present * into + wide * generator.standard_normal(seen.shape)
+        if ledger.correlation == "tree":
+            scores = ((drawn - 0.5) / wide**2).sum(axis=0)
+        else:
+            scores = _scores(drawn, single, wide)
+        found.append(_bound(scores, present, share, ledger.dp_delta))
+    return float(np.mean(found))
+
+
+def _bound(
+    scores: Float64[ndarray, " n"], present: Bool[ndarray, " n"], share: float, delta: float
+) -> float:
+    """Bound by guesses about the largest and the smallest scores, half of them each."""
+    order, each = np.argsort(scores), max(1, int(len(scores) * share / 2))
+    right = int(present[order[-each:]].sum() + (~present[order[:each]]).sum())
+    return lower_bound(right, 2 * each, len(scores), delta)
