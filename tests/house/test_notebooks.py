@@ -77,8 +77,8 @@ def named(text):
     return set(re.findall(rf"\b(?:{'|'.join(OURS)})(?:\.\w+)+", text))
 
 
-def test_there_are_seven_notebooks():
-    assert [name[:3] for name in NOTEBOOKS] == [f"0{i}_" for i in range(1, 8)]
+def test_there_are_eight_notebooks():
+    assert [name[:3] for name in NOTEBOOKS] == [f"0{i}_" for i in range(1, 9)]
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

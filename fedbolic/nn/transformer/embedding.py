@@ -1,5 +1,7 @@
 """Points of the patches of images, and absolute positions."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,7 +22,8 @@ class LorentzPositions(HyperbolicModule[Lorentz]):
     .. math:: y_i = x_i \oplus p_i
 
     with the sum of ``LorentzEncoderBlock`` with weight 1. The points are learnt as tangents at the
-    origin, whose coordinates start normal with standard deviation 0.02.
+    origin, and start as those of tokens in ``LorentzTransformer``: near the origin, places would
+    hardly differ.
 
     Args:
         manifold: ``Lorentz(c)``; ``c`` may be a ``Curvature``.
@@ -61,7 +64,7 @@ class LorentzPositions(HyperbolicModule[Lorentz]):
         check.at_least(1, num_positions=num_positions, embed_dim=embed_dim)
         self.num_positions, self.embed_dim = num_positions, embed_dim
         self.points = HyperbolicEmbedding(
-            manifold, num_positions, embed_dim, std=0.02, device=device, dtype=dtype
+            manifold, num_positions, embed_dim, std=token_std(embed_dim), device=device, dtype=dtype
         )
 
     @override
@@ -93,6 +96,11 @@ class LorentzPositions(HyperbolicModule[Lorentz]):
     @override
     def extra_repr(self) -> str:
         return self.describe(num_positions=self.num_positions, embed_dim=self.embed_dim)
+
+
+def token_std(embed_dim: int) -> float:
+    """Standard deviation of tangents whose points lie where an RMS norm puts them, c = 1."""
+    return math.asinh(embed_dim**0.5) / embed_dim**0.5
 
 
 class PatchEmbedding(HyperbolicModule[Lorentz]):

@@ -20,15 +20,19 @@ from fedbolic.nn.transformer.block import (
     LorentzEncoderBlock,
     TransformerBlock,
 )
-from fedbolic.nn.transformer.embedding import LorentzPositions, PatchEmbedding
+from fedbolic.nn.transformer.embedding import LorentzPositions, PatchEmbedding, token_std
 
 
 class LorentzTransformer(HyperbolicModule[Lorentz]):
-    """Transformer from tokens to points of the hyperboloid: a table, blocks, and a norm.
+    r"""Transformer from tokens to points of the hyperboloid: a table, blocks, and a norm.
 
-    An encoder by default; a language model with ``causal`` and a head such as ``MLR``, whose
-    ``decode`` continues a text by keys and values of the past; and with ``cross`` the decoder of
-    another transformer's points.
+    An encoder by default; a language model with ``causal`` and a head, whose ``decode`` continues a
+    text by keys and values of the past; and with ``cross`` the decoder of another transformer's
+    points. As a head, ``nn.Linear`` of the coordinates gives Lorentz products with learnt vectors;
+    ``MLR``, whose logits grow with distances only, learns a text more slowly.
+
+    Points of tokens start about as far out as the norm puts points if :math:`c = 1`, at
+    :math:`\operatorname{asinh} \sqrt n` in :math:`n` dimensions.
 
     Args:
         manifold: ``Lorentz(c)``; ``c`` may be a ``Curvature``, which all layers share.
@@ -64,7 +68,7 @@ class LorentzTransformer(HyperbolicModule[Lorentz]):
         >>> space = Lorentz(c=1.0)
         >>> body = LorentzTransformer(space, 100, 8, num_heads=2, depth=2, causal=True)
         >>> tokens = torch.tensor([[3, 1, 4, 1, 5]])
-        >>> MLR(space, 8, num_classes=100)(body(tokens)).shape
+        >>> nn.Linear(9, 100)(body(tokens)).shape
         torch.Size([1, 5, 100])
         >>> _, past = body.decode(tokens[:, :4])
         >>> last, _ = body.decode(tokens[:, 4:], past)
@@ -97,7 +101,7 @@ class LorentzTransformer(HyperbolicModule[Lorentz]):
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.causal, self.cross = causal, cross
         self.embedding = HyperbolicEmbedding(
-            manifold, num_tokens, embed_dim, std=embed_dim**-0.5, **made
+            manifold, num_tokens, embed_dim, std=token_std(embed_dim), **made
         )
         self.positions = (
             None
