@@ -117,7 +117,7 @@ def characters() -> tuple[Tensor, int]:
     return torch.tensor([names[c] for c in text]), len(names)
 
 
-class Text:
+class TextTask:
     """Bits per character of the next of 64 characters, given the ones before it."""
 
     title, measure = "characters", "bits per character"
@@ -155,7 +155,7 @@ class Text:
         return total / len(windows) / math.log(2)
 
 
-class Images:
+class PatchTask:
     """Accuracy of a ViT, whose hyperbolic heads are always ``MLR``."""
 
     title, measure = "images", "accuracy %"
@@ -181,8 +181,8 @@ class Images:
         return image_twins.accuracy(model, getattr(self.data, part))
 
 
-Task = Text | Images
-TASKS: dict[str, Callable[[], Task]] = {"characters": Text, "vit": Images}
+Task = TextTask | PatchTask
+TASKS: dict[str, Callable[[], Task]] = {"characters": TextTask, "vit": PatchTask}
 
 
 def made(task: Task, network: str, seed: int) -> nn.Module:

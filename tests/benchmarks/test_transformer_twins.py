@@ -13,14 +13,14 @@ def text(monkeypatch):
     monkeypatch.setattr(twins, "STEPS", 4)
     monkeypatch.setattr(twins, "SEEDS", range(2))
     monkeypatch.setattr(twins, "NETWORKS", ("flat", "hyperbolic"))
-    task = twins.Text()
+    task = twins.TextTask()
     task.train = task.train[:2000]
     task.parts = {name: part[:2000] for name, part in task.parts.items()}
     return task
 
 
 def test_parts_of_the_text_do_not_overlap_and_every_character_has_a_number():
-    task = twins.Text()
+    task = twins.TextTask()
     whole = torch.cat((task.train, task.parts["validation"], task.parts["test"]))
     assert torch.equal(whole, twins.characters()[0])
     assert whole.unique().tolist() == list(range(task.num_tokens))
