@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
 
-from fedbolic.data import CIFAR100Superclasses, HierarchySet
+from fedbolic.data import CIFAR100Superclasses, Hierarchy, HierarchySet
 from fedbolic.federated import ClassifierMethod, LocalTraining, Mean
 from fedbolic.hierarchies import TreeLayout
 from fedbolic.nn.network.backbone import MLP
@@ -36,15 +36,19 @@ STEPS = (0.3, 1.0)
 TREE = CIFAR100Superclasses()
 
 
+def tree_distances(tree: Hierarchy, nodes: Tensor) -> Float64[Tensor, "nodes nodes"]:
+    """Edges between nodes of a closed forest, whose roots have a common parent."""
+    above = torch.eye(len(tree), dtype=torch.float64)
+    above[tree.pairs[:, 0], tree.pairs[:, 1]] = 1.0
+    return torch.cdist(above[nodes], above[nodes], p=1.0)  # nodes above one of the two alone
+
+
 @cache
 def distances(tree: HierarchySet) -> Float64[Tensor, "classes classes"]:
-    """Edges between the leaves of a tree, whose roots have a common parent."""
+    """Distances of the leaves of a tree."""
     nodes = tree.read(None, download=False)
-    above = torch.eye(len(nodes), dtype=torch.float64)
-    above[nodes.pairs[:, 0], nodes.pairs[:, 1]] = 1.0
-    has_children = torch.bincount(nodes.primary_parents + 1, minlength=len(nodes) + 1)[1:] > 0
-    above = above[~has_children]
-    return torch.cdist(above, above, p=1.0)  # nodes above one of the two alone
+    num_children = torch.bincount(nodes.primary_parents + 1, minlength=len(nodes) + 1)[1:]
+    return tree_distances(nodes, (num_children == 0).nonzero().squeeze(-1))
 
 
 @dataclass(frozen=True)
@@ -185,5 +189,5 @@ ROWS: dict[str, Try] = {
         }
     ),
 }
-"""Four tries of every row. In the first four, the flat ones, nothing is hyperbolic; Euclidean
-distances to cones are the flat twin of hyperbolic ones."""
+"""Four tries of every row. In the first four nothing is hyperbolic; Euclidean distances to cones
+are the flat twin of hyperbolic ones."""

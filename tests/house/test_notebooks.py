@@ -77,8 +77,8 @@ def named(text):
     return set(re.findall(rf"\b(?:{'|'.join(OURS)})(?:\.\w+)+", text))
 
 
-def test_there_are_eight_notebooks():
-    assert [name[:3] for name in NOTEBOOKS] == [f"0{i}_" for i in range(1, 9)]
+def test_there_are_ten_notebooks():
+    assert [name[:3] for name in NOTEBOOKS] == [f"{i:02}_" for i in range(1, 11)]
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

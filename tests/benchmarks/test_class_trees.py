@@ -1,0 +1,139 @@
+"""The benchmark of classes that form a tree: distances, labels, scaling, both kinds of tables."""
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+from benchmarks import class_tree_rows, class_trees, retrieval_rows
+from benchmarks.class_tree_rows import ROWS, TREE, CosineScaling, SoftLabels, distances
+from benchmarks.results import Results
+from fedbolic.core.rng import Rng
+from fedbolic.data import RandomTree, taxonomy
+from fedbolic.federated import LocalTraining
+from fedbolic.nn.network.backbone import MLP
+
+
+def test_distances_are_shortest_paths_below_a_common_root():
+    nodes = RandomTree(40).read(None, download=False)
+    edges = [(i, int(p)) for i, p in enumerate(nodes.primary_parents) if p >= 0]
+    graph = nx.Graph(edges)
+    leaves = sorted(set(range(40)) - {p for _, p in edges})
+    expected = [[nx.shortest_path_length(graph, a, b) for b in leaves] for a in leaves]
+    assert distances(RandomTree(40)).tolist() == expected
+    assert set(distances(TREE).flatten().tolist()) == {0.0, 2.0, 4.0}
+
+
+def test_every_row_has_four_tries_which_differ_in_nothing_else():
+    assert {len(tries) for tries in ROWS.values()} == {4}
+    for tries in ROWS.values():
+        of = [*tries.values()]
+        assert {(m.rounds, m.local, m.backbone) for m in of} == {
+            (of[0].rounds, of[0].local, of[0].backbone)
+        }
+        assert len({*tries.values()}) == 4
+
+
+def test_soft_labels_are_those_of_the_paper_and_sharp_ones_the_labels():
+    logits, labels = torch.randn(5, 100, generator=Rng(0).generator()), torch.arange(5) * 7
+    expected = cross_entropy(logits, labels, reduction="none")
+    assert_close(SoftLabels().losses(logits, labels), expected)
+    tree = TREE.read(None, download=False)
+    for row, label in enumerate(labels.tolist()):
+        weights = []
+        for other in range(100):
+            same = tree.primary_parents[other] == tree.primary_parents[label]
+            weights.append(math.exp(-1.5 * (0 if other == label else 1 if same else 2)))
+        targets = torch.tensor(weights) / sum(weights)
+        loss = -(targets * logits[row].log_softmax(0)).sum()
+        assert_close(SoftLabels(sharpness=1.5).losses(logits, labels)[row], loss)
+
+
+def test_scaling_gives_the_cosines_where_there_is_room_and_comes_close_elsewhere():
+    wanted = 1 - distances(TREE) / 4
+    points = CosineScaling(TREE).prototypes(100, 100, 0.9)
+    assert_close(points @ points.T / 0.81, wanted, rtol=0, atol=1e-4)
+    narrow = CosineScaling(TREE).prototypes(100, 50, 0.9)
+    apart = (narrow @ narrow.T / 0.81 - wanted).abs()
+    assert float(apart.max()) < 0.5
+    assert float(apart.mean()) < 0.1
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """400 images whose brightness is their class, as the files that the benchmark reads."""
+    y = np.arange(400) % 100
+    noise = np.random.default_rng(0).integers(0, 3, (400, 32, 32, 3))
+    x = (2 * y[:, None, None, None] + noise).astype(np.uint8)
+    np.savez(tmp_path / class_trees.FILE, x_train=x, y_train=y, x_test=x[:200], y_test=y[:200])
+    monkeypatch.setattr(class_trees, "NUM_VALIDATION", 100)
+    return tmp_path
+
+
+def test_both_settings_are_printed_and_a_second_run_trains_nothing(root, monkeypatch, capsys):
+    local = LocalTraining(1, 64)
+    methods = {
+        "softmax": SoftLabels(MLP((8,), dim=100), 1, local),
+        "hyperbolic distance, boxes": class_tree_rows.fixed(
+            0.1, class_tree_rows.CrossEntropy(), class_tree_rows.boxes(5.0)
+        ),
+    }
+    monkeypatch.setattr(class_trees, "ROWS", {n: {"only": m} for n, m in methods.items()})
+    monkeypatch.setattr(class_trees, "SEEDS", range(2))
+    data = class_trees.load(root)
+    assert [len(of.clients) for of in data.values()] == [1, 20]
+    assert [len(of.holdout.test) for of in data.values()] == [300, 300]
+    above = TREE.read(None, download=False).primary_parents
+    for client in data["by superclass"].clients:
+        labels = client.train.at(torch.arange(len(client.train)))["y"]
+        assert len(set(above[labels].tolist())) == 1
+    printed = []
+    for _ in range(2):
+        for setting, of in data.items():
+            class_trees.table(setting, of, Results(root / "found.csv", quiet=True))
+        printed.append(capsys.readouterr().out)
+        monkeypatch.setattr(class_trees, "measure", None)
+    assert printed[0] == printed[1]
+    rows = [line.split(" | ")[0] for line in printed[0].splitlines() if line.startswith("| ")]
+    row = ["| row", "| softmax", f"| {class_trees.EXPECTED}", "| hyperbolic distance, boxes"]
+    assert rows == 2 * row
+
+
+@pytest.mark.parametrize("row", retrieval_rows.ROWS)
+def test_names_of_bright_images_are_found(root, monkeypatch, row):
+    monkeypatch.setattr(retrieval_rows, "STEPS", {"images": 60, "categories": 60})
+    data = class_trees.load(root)["centrally"]
+    found = retrieval_rows.NamesOfImages(data, 100).measure(row, 0.01, 0)
+    assert found["test recall at 1"] <= found["test recall at 5"] <= found["test recall at 10"]
+    assert found["test recall at 10"] > 20  # by chance 10
+    assert -1 <= found["outward"] <= 1
+
+
+@pytest.mark.parametrize("row", retrieval_rows.ROWS)
+def test_parents_of_categories_are_found_by_their_words(monkeypatch, row):
+    monkeypatch.setattr(retrieval_rows, "STEPS", {"images": 1, "categories": 100})
+    monkeypatch.setattr(retrieval_rows, "NUM_VALIDATION", 20)
+    monkeypatch.setattr(retrieval_rows, "NUM_TEST", 20)
+    kinds = (
+        "dog",
+        "cat",
+        "bird",
+        "fish",
+        "horse",
+        "goat",
+        "sheep",
+        "duck",
+        "mouse",
+        "snake",
+        "bee",
+    )
+    things = ("food", "bed", "toy", "house", "bowl", "brush", "doctor", "name", "song", "hat")
+    above = {f"all > {kind}s": "all" for kind in kinds}
+    parents = {f"{node} > {node[6:-1]} {thing}": node for node in above for thing in things} | above
+    found = retrieval_rows.ParentsOfCategories(taxonomy(parents)).measure(row, 0.01, 0)
+    assert found["test recall at 1"] > 50  # by chance 9
+    assert found["test tree distance"] < 2
