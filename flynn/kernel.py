@@ -77,7 +77,14 @@ def winners(
     fit = TILE_BYTES // (signs.size * np.dtype(dtype).itemsize)
     tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64  # wider tiles gain little
     columns = np.zeros((signs.size + 1, tile), dtype)
-    _winners(x, signs, cut, rows, fan_in, columns, found)
+    room = min(2 * found.shape[1] + _SPARE, len(rows) + 1)
+    # allocated here, because numba compiles an allocation for as long as a loop
+    bounds, reached = np.empty((3, tile), dtype), np.empty(tile, np.uint8)
+    values, places = np.empty((tile, room), dtype), np.empty((tile, room), np.int32)
+    kept = values, places, reached, reached.view(np.uint64), np.empty(tile, np.int64)
+    sums, lines = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+    whole = np.empty(signs.size, np.int32), sums, lines
+    _winners(x, signs, cut, rows, fan_in, columns, bounds, kept, whole, found)
 
 
 def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
@@ -92,14 +99,12 @@ def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
 
 @njit
 @no_type_check
-def _winners(x, signs, cut, rows, fan_in, columns, found):
+def _winners(x, signs, cut, rows, fan_in, columns, bounds, kept_sums, whole, found):
     num_channels, num_inputs = signs.shape
     active, tile = found.shape[1], columns.shape[1]
-    room = min(2 * active + _SPARE, len(rows) + 1)
-    least, slack = np.empty(tile, columns.dtype), np.empty(tile, columns.dtype)
-    values, places = np.empty((tile, room), columns.dtype), np.empty((tile, room), np.int32)
-    sums, lines = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
-    example = np.empty(signs.size, np.int32)
+    least, slack, own = bounds[0], bounds[1], bounds[2]
+    values, places, reached, words, filled = kept_sums
+    example, sums, lines = whole
     limits = np.iinfo(columns.dtype)
     for start in range(0, len(x), tile):
         width = min(tile, len(x) - start)
@@ -112,14 +117,14 @@ def _winners(x, signs, cut, rows, fan_in, columns, found):
         for b in range(tile):
             slack[b] = fan_in - 1 if b < width and cut[start + b] else 0
             least[b] = limits.min if b < width else limits.max
-        filled = _lift(columns, rows, active, slack, least, values, places)
+        _lift(columns, rows, active, slack, least, own, reached, words, values, places, filled)
         for b in range(width):
             kept, sound = filled[b], filled[b] >= active
             if sound:
                 kept, bar = _keep(values[b], places[b], kept, active, slack[b])
                 sound = bar >= least[b]
             if sound and slack[b] == 0:
-                found[start + b] = places[b, :active]
+                _copy(places[b], found[start + b])
                 continue
             if not sound:  # about one example in a thousand: compute all rows exactly
                 kept = len(rows)
@@ -130,18 +135,25 @@ def _winners(x, signs, cut, rows, fan_in, columns, found):
                     example[c * num_inputs + j] = signs[c, j] * x[start + b, j]
             _sum_up(example, rows, fan_in, lines[:kept], sums)
             _keep(sums, lines, kept, active, 0)
-            found[start + b] = lines[:active]
+            _copy(lines, found[start + b])
 
 
 @njit
 @no_type_check
-def _lift(columns, rows, active, slack, least, values, places):
-    """Write the sums that can win and their rows, in order; return their number by example."""
+def _copy(source, target):
+    """Copy the first numbers; an assignment compiles the text of an error for two seconds."""
+    for k in range(len(target)):
+        target[k] = source[k]
+
+
+@njit
+@no_type_check
+def _lift(columns, rows, active, slack, least, sums, reached, words, values, places, filled):
+    """Write the sums that can win, their rows, in order, and their number by example."""
     dim, length = rows.shape
-    width, room = values.shape
-    sums, filled = np.empty(width, columns.dtype), np.zeros(width, np.int64)
-    reached, known = np.zeros(width, np.uint8), 64
-    words = reached.view(np.uint64)
+    (width, room), known = values.shape, 64
+    for b in range(width):
+        filled[b] = 0
     for i in range(dim):
         if i == known:
             _raise(values, filled, slack, least, active * i / dim)
@@ -182,7 +194,6 @@ def _lift(columns, rows, active, slack, least, values, places):
                     least[b] = max(least[b], bar)
                     if filled[b] == room:  # too many near-ties: left to the exact pass
                         filled[b], least[b] = 0, np.iinfo(columns.dtype).max
-    return filled
 
 
 @njit
@@ -254,17 +265,21 @@ def _sum_up(x, rows, fan_in, lines, sums):
         sums[k] = total
 
 
-@njit
-@no_type_check
-def pick_winners(drawn, num_inputs):
+def pick_winners(drawn: NDArray[np.int32], num_inputs: int) -> None:
     """Floyd's sampling in place: replace repeated draws of a row by the largest value allowed.
 
     Args:
         drawn: Independent numbers, from 0 to num_inputs - fan_in + k in column k, (dim, fan_in).
         num_inputs: Number of features.
     """
+    _pick_winners(drawn, num_inputs, np.full(num_inputs, -1, np.int32))
+
+
+@njit
+@no_type_check
+def _pick_winners(drawn, num_inputs, row_of):
+    """Floyd's sampling, with room for the last row that took each input."""
     dim, fan_in = drawn.shape
-    row_of = np.full(num_inputs, -1, np.int32)  # the last row that took an input
     for i in range(dim):
         for k in range(fan_in):
             if row_of[drawn[i, k]] == i:
