@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -130,8 +130,16 @@ class Wave:
 
     @functools.cached_property
     def context(self) -> tuple[Tree, Tree]:
-        """Joint context, and the client axis of each leaf."""
-        return joined([task.context for task in self.tasks])
+        """Joint context, and the client axis of each leaf.
+
+        A step that is never captured needs no block, and reads jagged parts without padding.
+        """
+        context, dims = joined([task.context for task in self.tasks])
+        if self.loader.device.type == "cuda":
+            return context, dims
+        return tree.map(
+            lambda x: replace(x, block=None) if isinstance(x, Jagged) else x, context
+        ), dims
 
     def plan(self) -> Params:
         """Positions, lengths and draws of all steps, with axes of clients and steps."""

@@ -10,7 +10,6 @@ from fedbolic.core import tree
 from fedbolic.federated import Graphed, LocalTraining, Sequential
 from fedbolic.federated.batched import compiled
 from fedbolic.federated.batched.compiled import traced
-from fedbolic.federated.batched.wave import jagged_leaves
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import MLP, ConvNet
 from fedbolic.optim import SGD, Adam
@@ -68,29 +67,6 @@ def test_a_compiled_step_is_that_of_the_operators(name, by, monkeypatch):
     assert made
     assert not engine._uncompiled
     assert_near(found, payloads(exchange(Sequential(), method, data)))
-
-
-def test_a_compiler_sees_no_graph_as_a_constant(monkeypatch):
-    """It would write small ones into its code, where those of other clients never come."""
-    (method, given), graphs, run = CASES["flatland"], [], Graphed(compiled=True)
-
-    def noted(function, tensors):
-        graphs.append((traced(function, tensors), tensors))
-        return lambda: function(*tensors)
-
-    monkeypatch.setattr(compiled, "compiled", noted)
-    data = data_of(given)
-    with run.open(data.clients) as opened:
-        exchange(opened, method, data)
-        (steps,) = {id(steps): steps for steps in opened._kept.values()}.values()
-        ((block,),) = [own.parts for own in jagged_leaves(steps.context)]
-    assert graphs
-    for graph, tensors in graphs:
-        assert any(x is block.neighbours.value for x in tensors)
-        constants = [
-            getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"
-        ]
-        assert all(x.numel() <= 1 for x in constants)
 
 
 def assert_near(found, expected):

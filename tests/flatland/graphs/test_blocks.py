@@ -76,6 +76,23 @@ def test_a_block_takes_the_values_of_other_graphs(sparse):
     assert places == [x.data_ptr() for x in (block.norms, block.neighbours.transposed.value)]
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_copy_of_a_block_keeps_no_tensor_of_it(sparse):
+    """A compiler would write small ones into its code, where other graphs never come."""
+    first = graphs_of((path(9), 9), (star(6), 8), sparse=sparse)
+    block, taken = GraphBlock.with_room(first, 2, None), []
+    touch(block)
+    copy = block.mapped(lambda x: taken.append(x) or x.clone())
+    places = {x.data_ptr() for x in taken}
+    assert block.mean.transposed.value.data_ptr() in places
+    again = []
+    copy.mapped(lambda x: again.append(x) or x)
+    assert len(again) == len(taken)
+    assert places.isdisjoint(x.data_ptr() for x in again)
+    block.load(graphs_of(([], 2), sparse=sparse))
+    assert_is_that_of_each(copy, first)
+
+
 def test_a_block_of_several_graphs_a_client_takes_others():
     first = union(graph_of([], 6), (1, 2, 3)), union(graph_of(path(3), 5, seed=1), (3, 2))
     second = (union(graph_of([], 4), (1, 3)),)
