@@ -9,7 +9,7 @@ least of three passes: of a query in a batch of all, and of one query a call. Ta
 categories and WordNet's nouns laid out as boxes in five dimensions, a trained table, and a random
 tree of a million nodes.
 
-Takes 10 CPU minutes.
+Takes 9 CPU minutes.
 """
 
 import functools
