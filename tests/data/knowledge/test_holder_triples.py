@@ -60,10 +60,10 @@ def test_no_held_out_triple_is_a_training_triple_of_another_holder(folder):
 def test_nodes_with_agreed_names_number_as_the_simulation_does(folder):
     key = folder.parent / "key"
     files = agreed(folder, key=key)
-    whole = HolderTriples(folder, key=key, test_rate=0, validation_rate=0).load(Rng(0))
+    whole = HolderTriples(folder, key=key, test_rate=0.0, validation_rate=0.0).load(Rng(0))
     for number, holder in enumerate(HOLDERS):
         source = HolderTriples(
-            {holder: folder / f"{holder}.tsv"}, **files, key=key, test_rate=0, validation_rate=0
+            {holder: folder / f"{holder}.tsv"}, **files, key=key, test_rate=0.0, validation_rate=0.0
         )
         (client,) = source.load(Rng(0)).clients
         assert torch.equal(
