@@ -4,7 +4,7 @@ import hashlib
 import os
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +122,50 @@ def find_given(path: Path, root: Path | None, *, kind: str) -> Path:
         f"{path} is not in {' or '.join(str(folder.absolute()) for folder in folders)}: give the "
         f"path of an existing {kind}, or set FEDBOLIC_DATA"
     )
+
+
+def files_of_holders(
+    holders: Path | str | Mapping[str, Path | str],
+    root: Path | None,
+    *,
+    kind: str,
+    endings: Sequence[str],
+    others: Collection[Path] = (),
+) -> list[Path]:
+    """One file a holder, in ascending order of the holders' names.
+
+    Args:
+        holders: Folder with the files, named after the holders; or files by holder.
+        root: As for :func:`find_given`.
+        kind: What such a file holds, in errors.
+        endings: Endings of the files' names; a folder's other files are passed over.
+        others: Files of the folder that belong to no holder.
+
+    Raises:
+        FileNotFoundError: If there is no such folder or file, or no holder in the folder.
+        ValueError: If two files are of one holder.
+    """
+    if not isinstance(holders, Path | str):
+        given = (Path(path) for _, path in sorted(holders.items()))
+        return [find_given(path, root, kind=kind).resolve() for path in given]
+    bases = search_path(root) if root else (*search_path(None), Path())
+    folder = next((base / holders for base in bases if (base / holders).is_dir()), None)
+    if folder is None:
+        raise FileNotFoundError(f"there is no folder {holders}: place one file a holder there")
+    found: dict[str, Path] = {}
+    for path in sorted(folder.resolve().iterdir()):
+        ending = next((ending for ending in endings if path.name.endswith(ending)), "")
+        if not ending or path.name.startswith(".") or path in others:
+            continue
+        if (holder := path.name.removesuffix(ending)) in found:
+            raise ValueError(f"{found[holder]} and {path} are files of one holder: unite them")
+        found[holder] = path
+    if not found:
+        raise FileNotFoundError(
+            f"the folder {folder} holds no {kind}: place one file a holder there, which ends in "
+            f"one of {', '.join(endings)}"
+        )
+    return [path for _, path in sorted(found.items())]
 
 
 def algorithm(checksum: str) -> str:

@@ -14,7 +14,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
 from fedbolic.data.contract.source import Source
-from fedbolic.data.files.published_files import find_given, search_path
+from fedbolic.data.files.published_files import files_of_holders, find_given
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_files import read_hierarchy
 from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, HierarchySplit
@@ -117,32 +117,11 @@ class HolderFiles(Source):
 
     def _files(self) -> list[Path]:
         """The files of the holders, in ascending order of their names."""
-        if not isinstance(self.holders, Path | str):
-            return [self._found(path) for _, path in sorted(self.holders.items())]
-        bases = search_path(self.root) if self.root else (*search_path(None), Path())
-        folder = next((b / self.holders for b in bases if (b / self.holders).is_dir()), None)
-        if folder is None:
-            raise FileNotFoundError(
-                f"there is no folder {self.holders}: place one file a holder there"
-            )
-        return self._inside(folder)
-
-    def _inside(self, folder: Path) -> list[Path]:
         others = {self._found(path) for path in (self.common, self.names, self.key) if path}
-        found: dict[str, Path] = {}
-        for path in sorted(folder.resolve().iterdir()):
-            ending = next((e for e in (*ENDINGS, *ONTOLOGIES) if path.name.endswith(e)), "")
-            if not ending or path.name.startswith(".") or path in others:
-                continue
-            if (holder := path.name.removesuffix(ending)) in found:
-                raise ValueError(f"{found[holder]} and {path} are files of one holder: unite them")
-            found[holder] = path
-        if not found:
-            raise FileNotFoundError(
-                f"the folder {folder} holds no hierarchy: place one file a holder there, which "
-                f"ends in one of {', '.join((*ENDINGS, *ONTOLOGIES))}"
-            )
-        return [path for _, path in sorted(found.items())]
+        endings = (*ENDINGS, *ONTOLOGIES)
+        return files_of_holders(
+            self.holders, self.root, kind="hierarchy", endings=endings, others=others
+        )
 
     def _found(self, path: Path | str) -> Path:
         return find_given(Path(path), self.root, kind="hierarchy").resolve()
@@ -161,10 +140,7 @@ class _Numbering:
 
     @classmethod
     def of(cls, nodes: Vocabulary, known: Sequence[str], key: bytes | None) -> "_Numbering":
-        names, numbers = list(nodes.entries), nodes.numbers(known, key)
-        for name, number in zip(known, numbers, strict=True):
-            names[number] = name  # where the entries are hashes
-        return cls(nodes, tuple(names), dict(zip(known, numbers, strict=True)))
+        return cls(nodes, *nodes.named(known, key))
 
     def parents(self, common: Hierarchy) -> Int64[Tensor, " n"]:
         """Primary parents of the common nodes, as :class:`HierarchySplit` has them."""

@@ -72,6 +72,23 @@ class Vocabulary:
         """Write a file in JSON that :meth:`read` reads."""
         path.write_text(json.dumps({"hashed": self.hashed, "names": self.entries}, indent=0))
 
+    def named(
+        self, known: Sequence[str], key: bytes | None = None
+    ) -> tuple[tuple[str, ...], dict[str, int]]:
+        """All entries, in which known names replace their hashes, and the numbers of these names.
+
+        Args:
+            known: Names that are known here.
+            key: Key of the hashes; ``None`` for the names themselves.
+
+        Raises:
+            ValueError: As for :meth:`numbers`.
+        """
+        names, numbers = list(self.entries), self.numbers(known, key)
+        for name, number in zip(known, numbers, strict=True):
+            names[number] = name
+        return tuple(names), dict(zip(known, numbers, strict=True))
+
     def numbers(self, names: Sequence[str], key: bytes | None = None) -> list[int]:
         """The number of every name.
 

@@ -11,7 +11,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.data.contract.client import FederatedData
 from fedbolic.data.contract.source import Source
-from fedbolic.data.files.published_files import find_given, search_path
+from fedbolic.data.files.published_files import files_of_holders, find_given
 from fedbolic.data.hierarchies.vocabulary import ENDING, Vocabulary, digest_of, read_key
 from fedbolic.data.knowledge.partitioned_triples import federation
 from fedbolic.data.knowledge.triple_files import TRIPLE_ENDINGS, named_triples
@@ -50,7 +50,8 @@ class HolderTriples(Source):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for name, line in (("a", "aspirin\ttreats\tpain"), ("b", "flu\tcauses\tpain")):
         ...         _ = (Path(folder) / f"{name}.tsv").write_text(line)
-        ...     data = HolderTriples(Path(folder), validation_rate=0, test_rate=0).load(Rng(0))
+        ...     source = HolderTriples(Path(folder), validation_rate=0.0, test_rate=0.0)
+        ...     data = source.load(Rng(0))
         >>> data.meta.num_clients, data.sizes, data.holdout.test.entities
         (2, (1, 1), ('aspirin', 'flu', 'pain'))
     """
@@ -76,10 +77,8 @@ class HolderTriples(Source):
         kinds = sorted({relation for _, relation, _ in every})
         entities = self._vocabulary(self.entities, ends, key)
         relations = self._vocabulary(self.relations, kinds, key)
-        (names, entity), (kinds, relation) = (
-            _numbered(entities, ends, key),
-            _numbered(relations, kinds, key),
-        )
+        names, entity = entities.named(ends, key)
+        kinds, relation = relations.named(kinds, key)
         rows = [[entity[h], relation[r], entity[t]] for h, r, t in every]
         triples = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
         graph = Triples(names, kinds, triples, triples[:0], triples[:0])
@@ -101,41 +100,10 @@ class HolderTriples(Source):
 
     def _files(self) -> list[Path]:
         """The files of the holders, in ascending order of their names."""
-        if not isinstance(self.holders, Path | str):
-            return [self._found(path) for _, path in sorted(self.holders.items())]
-        bases = search_path(self.root) if self.root else (*search_path(None), Path())
-        folder = next((b / self.holders for b in bases if (b / self.holders).is_dir()), None)
-        if folder is None:
-            raise FileNotFoundError(
-                f"there is no folder {self.holders}: place one file a holder there"
-            )
-        found: dict[str, Path] = {}
-        for path in sorted(folder.resolve().iterdir()):
-            ending = next((e for e in TRIPLE_ENDINGS if path.name.endswith(e)), "")
-            if not ending or path.name.startswith("."):
-                continue
-            if (holder := path.name.removesuffix(ending)) in found:
-                raise ValueError(f"{found[holder]} and {path} are files of one holder: unite them")
-            found[holder] = path
-        if not found:
-            raise FileNotFoundError(
-                f"the folder {folder} holds no triples: place one file a holder there, which ends "
-                f"in one of {', '.join(TRIPLE_ENDINGS)}"
-            )
-        return [path for _, path in sorted(found.items())]
+        return files_of_holders(self.holders, self.root, kind="triples", endings=TRIPLE_ENDINGS)
 
     def _found(self, path: Path | str) -> Path:
         return find_given(Path(path), self.root, kind="file of triples or names").resolve()
-
-
-def _numbered(
-    vocabulary: Vocabulary, known: Sequence[str], key: bytes | None
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    """All names, or hashes of those that are unknown here, and the numbers of the known ones."""
-    names, numbers = list(vocabulary.entries), vocabulary.numbers(known, key)
-    for name, number in zip(known, numbers, strict=True):
-        names[number] = name
-    return tuple(names), dict(zip(known, numbers, strict=True))
 
 
 def write_triple_names(
