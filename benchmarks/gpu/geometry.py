@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks import peers
+from benchmarks import libraries
 from benchmarks.gpu import roofline
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.workloads import Size
@@ -70,7 +70,7 @@ def geometry(report: Report, device: torch.device, size: Size) -> None:
                 report.add(
                     PART, name, lambda k=kind, s=sets, m=mode: distances(k, s, m, device, copies)
                 )
-    if peers.installed("geoopt"):
+    if libraries.installed("geoopt"):
         sets = SETS[0]._replace(n=min(SETS[0].n, most), m=min(SETS[0].m, most))
         report.add(PART, "geoopt: the first of these", lambda: peer_distances(sets, device, copies))
     n, dim, classes = HEAD
@@ -155,7 +155,7 @@ def distances(
 
 def peer_distances(sets: Sets, device: torch.device, copies: float | None) -> Row:
     """The distances of geoopt's hyperboloid, which has no pairwise form: by broadcasting."""
-    dist = peers.space_of("geoopt", "hyperboloid", device=str(device)).dist
+    dist = libraries.space_of("geoopt", "hyperboloid", device=str(device)).dist
     points = point_sets(Lorentz, sets, device)
     return measured(lambda x, y: dist(x.unsqueeze(-2), y.unsqueeze(-3)), points, sets.moved, copies)
 

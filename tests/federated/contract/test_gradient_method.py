@@ -47,6 +47,17 @@ def test_steps_are_taken_from_where_the_last_one_led_however_it_is_written(way):
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("way", ["data", "copy", "new"])
+def test_casts_of_a_step_are_not_those_of_the_step_before(way):
+    """A cache of casts may save time, but no parameter may be older for it."""
+    method = OwnStep(MLP((8,)), rounds=1, local=LOCAL, way=way)
+    found = []
+    for cached in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            found.append(trained(method))
+    assert all(torch.equal(found[0][name], value) for name, value in found[1].items())
+
+
 @dataclass(frozen=True)
 class Headless(FedAvg):
     """A loss that does not depend on the bias of the head."""
