@@ -8,8 +8,9 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks import privacy
-from benchmarks.privacy import audit, chance, lower_bound
+from benchmarks.privacy import audit
 from fedbolic.federated import ClientPrivacy
+from fedbolic.testing.audit import chance, lower_bound
 from tests.seeded import SeededKeys
 
 PRIVACY = ClientPrivacy(dp_delta=1e-5, epsilon=2.0, clip_norm=0.1, noise=SeededKeys())

@@ -346,4 +346,4 @@ def test_nothing_is_left_of_an_exchange(network):
     for _ in range(4):
         list(Batched().run(Exchange(method, messages, data.clients, {}, Rng(0))))
         counts.append(live())
-    assert counts[1:] == counts[1:2] * 3
+    assert max(counts[1:]) == counts[1]  # fewer where something of an earlier test is freed
