@@ -56,10 +56,9 @@ def fit_normal(
     .. math:: \min_w \tfrac12 |w|^2 + C \sum_i \ell(1 - y_i \langle v_i, w \rangle), \quad
         \ell(t) = \max(0, t) \text{ or } \max(0, t)^2
 
-    The solver is Newton's method with a line search on a loss with a smoothed corner. For
-    the hinge, the method of multipliers removes the effect of smoothing, until the duality gap,
-    which bounds the error, is below 1e-9 of the objective. Degenerate data, such as equal points
-    or points on the margin, need no special case.
+    The solver is Newton's method with a line search on a loss with a smoothed corner. For the
+    hinge, the method of multipliers removes the effect of smoothing, until the duality gap, which
+    bounds the error, is below 1e-9 of the objective. Equal points need no special case.
 
     Args:
         features: Tangent vectors v at the reference point.

@@ -43,24 +43,7 @@ def command_line() -> ArgumentParser:
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
     commands.add_subcommand("resume", command, help=about["resume"])
-    command = new_parser()
-    command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
-    command.add_argument(
-        "--reference", type=str, help="Row to which all others are compared, seed by seed."
-    )
-    command.add_argument(
-        "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
-    )
-    command.add_argument(
-        "--watch", type=float, metavar="SECONDS",
-        help="Look again after this time, and report anew when a run has gone on, until Ctrl-C.",
-    )  # fmt: skip
-    commands.add_subcommand("report", command, help=about["report"])
-    command = new_parser()
-    command.add_argument(
-        "folders", type=Path, nargs="*", default=[Path("runs")], help="Folders of runs."
-    )
-    commands.add_subcommand("runs", command, help=about["runs"])
+    _add_reports(commands)
     for name in LISTS:
         commands.add_subcommand(name, new_parser(), help=about[name])
     command = new_parser()
@@ -79,6 +62,32 @@ def command_line() -> ArgumentParser:
     command.add_argument("--planted", type=int, default=1000, help="Least number of canaries.")
     commands.add_subcommand("audit", command, help=about["audit"])
     return parser
+
+
+def _add_reports(commands: Any) -> None:
+    """The commands about finished and unfinished runs.
+
+    Args:
+        commands: Subcommands of the parser.
+    """
+    command = new_parser()
+    command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
+    command.add_argument(
+        "--reference", type=str, help="Row to which all others are compared, seed by seed."
+    )
+    command.add_argument(
+        "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
+    )
+    command.add_argument(
+        "--watch", type=float, metavar="SECONDS",
+        help="Look again after this time, and report anew when a run has gone on, until Ctrl-C.",
+    )  # fmt: skip
+    commands.add_subcommand("report", command, help=FIRST_LINES["report"])
+    command = new_parser()
+    command.add_argument(
+        "folders", type=Path, nargs="*", default=[Path("runs")], help="Folders of runs."
+    )
+    commands.add_subcommand("runs", command, help=FIRST_LINES["runs"])
 
 
 def _add_hierarchies(commands: Any) -> None:

@@ -59,17 +59,28 @@ def tail_ranks(
         if bool(found.isnan().any()):
             raise ValueError("scores must not be NaN: the tables may have diverged in training")
         own = found.gather(1, right.unsqueeze(1))
-        first = (some[:, 1] * n + some[:, 0]) * n
-        # keys of a query are neighbours: all entities that are known to be true for it
-        starts, ends = torch.searchsorted(keys, first), torch.searchsorted(keys, first + n)
-        counts = ends - starts
-        rows = torch.arange(len(some), device=keys.device).repeat_interleave(counts)
-        shift = (starts - (counts.cumsum(0) - counts)).repeat_interleave(counts)
-        known = keys[torch.arange(len(rows), device=keys.device) + shift] % n
+        rows, known = _known(keys, (some[:, 1] * n + some[:, 0]) * n, n)
         above, equal = found > own, found == own
         above[rows, known] = equal[rows, known] = False
         ranks.append(1 + above.sum(1) + equal.sum(1) / 2)
     return torch.cat(ranks).double() if ranks else torch.empty(0, dtype=torch.float64)
+
+
+def _known(
+    keys: Int64[Tensor, " keys"], first: Int64[Tensor, " rows"], n: int
+) -> tuple[Int64[Tensor, " known"], Int64[Tensor, " known"]]:
+    """Pairs of a query and an entity that is known to be true for it.
+
+    Args:
+        keys: Keys of all known triples, ascending, so that those of a query are neighbours.
+        first: Key of every query with entity 0.
+        n: Number of entities.
+    """
+    starts, ends = torch.searchsorted(keys, first), torch.searchsorted(keys, first + n)
+    counts = ends - starts
+    rows = torch.arange(len(first), device=keys.device).repeat_interleave(counts)
+    shift = (starts - (counts.cumsum(0) - counts)).repeat_interleave(counts)
+    return rows, keys[torch.arange(len(rows), device=keys.device) + shift] % n
 
 
 def tail_rank_scores(scores: TailScores, split: TripleSplit) -> dict[str, float]:

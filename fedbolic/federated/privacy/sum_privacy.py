@@ -5,6 +5,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import scipy
 
@@ -91,38 +92,30 @@ class SumPrivacy:
                 f"publishing one of them at random would count as private; got {self.dp_delta}"
             )
 
-        def planned(noise: float) -> tuple[NoisyLattice, PrivacyLedger]:
-            count, failure = None, self.wrap_probability
-            if self.adaptive is not None:
-                failure /= 2
-                noise, std = self.adaptive.split(noise, float(self.survivors))
-                count = finest_count(
-                    std,
-                    num_clients=num_clients,
-                    num_noisy=self.survivors,
-                    bits=self.bits,
-                    failure=failure,
-                )
-            lattice = finest_lattice(
-                padded_size(size),
-                self.clip_norm,
-                noise,
-                num_clients=num_clients,
-                num_noisy=self.survivors,
-                bits=self.bits,
-                failure=failure,
-            )
-            lattice = dataclasses.replace(lattice, count=count)
-            return lattice, self._ledger(lattice, rounds)
+        planned = partial(self._planned, num_clients=num_clients, size=size, rounds=rounds)
 
         def epsilon_of(noise: float) -> float:
             given = self.adaptive and self.adaptive.count_noise
-            # more noise than the count has cannot be shared with it, which `planned` refuses
+            # more noise than the count has cannot be shared with it, which `_planned` refuses
             return 0.0 if given and 2 * given <= noise else planned(noise)[1].epsilon(rounds)
 
         if self.epsilon is None:
             return planned(self.noise_multiplier or 0.0)
         return planned(_least_noise(epsilon_of, self.epsilon))
+
+    def _planned(
+        self, noise: float, *, num_clients: int, size: int, rounds: int
+    ) -> tuple[NoisyLattice, PrivacyLedger]:
+        """Grid and ledger for a multiplier of the noise, of which a part is for the count."""
+        shared = {"num_clients": num_clients, "num_noisy": self.survivors, "bits": self.bits}
+        count, failure = None, self.wrap_probability
+        if self.adaptive is not None:
+            failure /= 2
+            noise, std = self.adaptive.split(noise, float(self.survivors))
+            count = finest_count(std, failure=failure, **shared)
+        whole = finest_lattice(padded_size(size), self.clip_norm, noise, failure=failure, **shared)
+        lattice = dataclasses.replace(whole, count=count)
+        return lattice, self._ledger(lattice, rounds)
 
     def _ledger(self, lattice: NoisyLattice, rounds: int) -> PrivacyLedger:
         costs = lattice.costs(self.neighbours)

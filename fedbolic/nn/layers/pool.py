@@ -105,9 +105,8 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
         if batch is not None:
             return self._of_graphs(x, weights, batch, size)
         moved = None if weights is None else weights.movedim(axis, -1)
-        if not self.power:
-            return self.manifold.centroid(x.movedim(axis, -2), moved)
-        return self.rounded(self.manifold.centroid(wide(x).movedim(axis, -2), moved), x)
+        y = self.manifold.centroid((wide(x) if self.power else x).movedim(axis, -2), moved)
+        return self.rounded(y, x) if self.power else y
 
     def _of_graphs(
         self, x: Tensor, weights: Tensor | None, batch: Tensor, size: int | None
