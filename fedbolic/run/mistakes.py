@@ -44,15 +44,19 @@ def with_known_classes(words: Sequence[str], text: str) -> list[str] | None:
     if package not in sys.modules:
         importlib.import_module(package)
         return list(words)
-    joined = f"--data={met[1]}"
-    at = next((i for i in range(len(words)) if "=".join(words[i : i + 2]) == joined), None)
-    at, width = (words.index(joined), 1) if joined in words else (at, 2)
     kind = next((kind for kind in AROUND if kind in found.bases), None)
-    if at is None or kind is None:
-        return None
-    source, option = AROUND[kind]
-    instead = [f"--data={source}", f"--data.{option}={met[1]}"]
-    return [*words[:at], *instead, *words[at + width :]]
+    return None if kind is None else _shared_out(words, met[1], *AROUND[kind])
+
+
+def _shared_out(words: Sequence[str], name: str, source: str, option: str) -> list[str] | None:
+    """Arguments with a source around the data set that was named in its place."""
+    instead = [f"--data={source}", f"--data.{option}={name}"]
+    for at, word in enumerate(words):
+        if word == f"--data={name}":
+            return [*words[:at], *instead, *words[at + 1 :]]
+        if [word, *words[at + 1 : at + 2]] == ["--data", name]:
+            return [*words[:at], *instead, *words[at + 2 :]]
+    return None
 
 
 def explained(text: str, options: Callable[[], Iterable[str]]) -> str:
