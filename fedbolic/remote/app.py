@@ -24,7 +24,8 @@ from fedbolic.remote.nodes import Nodes
 from fedbolic.remote.score_noise import score_noise_of
 from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
-from fedbolic.run.experiment import load_data, resume, run
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.loaded_data import load_data
 from fedbolic.run.progress import ProgressBar
 from fedbolic.run.reproducible import reproducible
 

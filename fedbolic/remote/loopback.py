@@ -13,7 +13,8 @@ from fedbolic.methods import FedAvg
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.processes import Federation
 from fedbolic.run.configuration import SetupError, build, describe, setting_up
-from fedbolic.run.experiment import load_data, run
+from fedbolic.run.experiment import run
+from fedbolic.run.loaded_data import load_data
 from fedbolic.run.record import RunFolder, refuse_existing
 
 CLIENT_STATES = "nodes"

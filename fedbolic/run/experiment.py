@@ -38,6 +38,7 @@ from fedbolic.run.callbacks import notify
 from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.run.embeddings import save_common_embedding
+from fedbolic.run.loaded_data import facts_of, load_data
 from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.run.record import RunFolder, refuse_existing, refuse_unclear_name
 from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
@@ -103,20 +104,15 @@ def _run(
     callbacks: Sequence[object],
     nodes: Remote | None,
 ) -> Path:
-    runs, name = settings["runs"], settings["name"]
-    path = runs / (name or "run") / f"seed{settings['seed']}"
+    path = _path(settings)
     with contextlib.ExitStack() as held:
         with setting_up():
-            check.instance(Method, "FedAvg()", method=settings["method"])
-            check.instance(Source, "Partitioned(Digits())", data=settings["data"])
-            refuse_unclear_name(name, runs)
-            if not overwrite:
-                refuse_existing(path)
+            _check(settings, path, overwrite=overwrite)
             held.enter_context(reproducible(place(settings)))
             job = _prepare(settings, callbacks, nodes)
             config = describe(run, settings)
             state = _begin(job)
-            facts = {"data": _facts(job.data), "config": text_digest(config.encode())}
+            facts = {"data": facts_of(job.data), "config": text_digest(config.encode())}
             facts |= {"rounds": job.method.rounds}
             made = {**job.environment(), **facts}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
@@ -128,6 +124,19 @@ def _run(
         state = _train(job, folder, state)
         _finish(job, folder, state)
     return path
+
+
+def _path(settings: dict[str, Any]) -> Path:
+    return Path(settings["runs"]) / (settings["name"] or "run") / f"seed{settings['seed']}"
+
+
+def _check(settings: dict[str, Any], path: Path, *, overwrite: bool) -> None:
+    """Refuse what can be refused before anything is loaded."""
+    check.instance(Method, "FedAvg()", method=settings["method"])
+    check.instance(Source, "Partitioned(Digits())", data=settings["data"])
+    refuse_unclear_name(settings["name"], Path(settings["runs"]))
+    if not overwrite:
+        refuse_existing(path)
 
 
 def dry_run(**settings: Any) -> FederatedData | None:
@@ -144,10 +153,13 @@ def dry_run(**settings: Any) -> FederatedData | None:
     """
     call = inspect.signature(run).bind(**settings)
     call.apply_defaults()
-    with setting_up(), reproducible(place(call.arguments)):
-        job = _prepare(call.arguments, (), None)
-        _begin(job)
-        return job.open_data
+    asked = call.arguments
+    with setting_up():
+        _check(asked, _path(asked), overwrite=asked["overwrite"])
+        with reproducible(place(asked)):
+            job = _prepare(asked, (), None)
+            _begin(job)
+    return job.open_data
 
 
 def resume(
@@ -265,42 +277,6 @@ def _with_loggers(job: _Job, folder: RunFolder) -> _Job:
     """The job with its loggers, which may write to the run's folder as soon as they are created."""
     made = make_loggers(job.settings["loggers"], folder.path)
     return dataclasses.replace(job, loggers=made)
-
-
-def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
-    """Load the data given in settings of :func:`run`.
-
-    Args:
-        settings: Settings with ``data`` and ``seed``.
-        nodes: Remote clients, which hold their own data; only the server's test set is kept from
-            the data loaded here. ``None`` for clients in this process.
-    """
-    rng = Rng(settings["seed"]).at("data")
-    if nodes is None:
-        return settings["data"].load(rng)
-    try:
-        holdout = settings["data"].load(rng).holdout
-    except FileNotFoundError as error:
-        logger.warning("the server has no test set: %s", one_line(error))
-        holdout = None
-    return nodes.federation(holdout)
-
-
-def _facts(data: FederatedData) -> dict[str, Any]:
-    """Facts about the data that a trained model needs outside the federation."""
-    facts = {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
-    return facts | ({"numbering": numbering} if (numbering := numbering_of(data)) else {})
-
-
-def numbering_of(data: FederatedData) -> str:
-    """Digest of what numbers in the data stand for, such as nodes; empty if nothing does.
-
-    Args:
-        data: Federated data.
-    """
-    if data.holdout is not None:
-        return data.holdout.test.numbering
-    return data.clients[0].train.numbering if data.clients else ""
 
 
 def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> None:

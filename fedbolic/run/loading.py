@@ -23,7 +23,8 @@ from fedbolic.hierarchies import Embedding
 from fedbolic.knowledge import KnowledgeGraph
 from fedbolic.run.computing import DTYPES
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
-from fedbolic.run.experiment import load_data, numbering_of, run
+from fedbolic.run.experiment import run
+from fedbolic.run.loaded_data import load_data, numbering_of
 from fedbolic.run.record import RunFolder
 from fedbolic.run.trained import TrainedModel
 

@@ -6,6 +6,7 @@ from fedbolic.cli.client_list import FIRST_CLIENTS, LISTED, client_list
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data import Client, Examples, FederatedData, PartitionedHierarchy
+from tests.command_line import refused
 
 
 def examples(labels):
@@ -45,6 +46,15 @@ def test_a_dry_run_shows_the_clients_and_writes_nothing(fedbolic, config, runs):
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split()[:2] == ["client", "training"]
     assert not runs.exists()
+
+
+def test_a_dry_run_of_what_could_not_start_is_refused(fedbolic, config, runs):
+    words = ("run", "--config", config, "--runs", runs)
+    assert refused(fedbolic(*words, "--dry-run", "--name=../x"), names=["name must stay inside"])
+    fedbolic(*words)
+    assert refused(fedbolic(*words, "--dry-run"), names=["exists", "--overwrite"])
+    assert fedbolic(*words, "--dry-run", "--overwrite")[0] == 0
+    assert (runs / "tiny" / "seed0" / "state.pt").exists()
 
 
 def test_a_run_begins_with_the_table_of_its_clients(fedbolic, config, runs):
