@@ -38,11 +38,10 @@ from fedbolic.run.callbacks import notify
 from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.run.embeddings import save_common_embedding
-from fedbolic.run.loaded_data import facts_of, load_data
+from fedbolic.run.loaded_data import facts_of, load_data, suited_methods
 from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.run.record import RunFolder, refuse_existing, refuse_unclear_name
 from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
-from fedbolic.run.suited_methods import suited_methods
 
 
 def run(

@@ -1,13 +1,15 @@
-"""The data of a run, and what is recorded of them."""
+"""The data of a run, what is recorded of them, and the methods that learn from such data."""
 
 import dataclasses
+import inspect
 from typing import Any
 
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
-from fedbolic.data import FederatedData
+from fedbolic.data import FederatedData, Split
 from fedbolic.federated.contract.engine import Remote
-from fedbolic.run.configuration import one_line
+from fedbolic.run.configuration import import_class, one_line
+from fedbolic.run.public_classes import METHODS, heirs
 
 
 def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
@@ -48,3 +50,23 @@ def numbering_of(data: FederatedData) -> str:
     if data.holdout is not None:
         return data.holdout.test.numbering
     return data.clients[0].train.numbering if data.clients else ""
+
+
+def suited_methods(kind: type[Split]) -> list[str]:
+    """Import paths of the methods that, as they are by default, learn from a kind of examples.
+
+    Args:
+        kind: Kind of examples.
+
+    Example:
+        >>> from fedbolic.data import HierarchySplit
+        >>> "fedbolic.hierarchies.HierarchyEmbedding" in suited_methods(HierarchySplit)
+        True
+    """
+    methods = {found.path: import_class(found.path) for found in heirs("Method", *METHODS).values()}
+    return [
+        path
+        for path, method in methods.items()
+        if all(p.default is not p.empty for p in inspect.signature(method).parameters.values())
+        and issubclass(kind, method().traits.learns_from)
+    ]

@@ -9,7 +9,7 @@ from fedbolic.federated import Method, RunStoppedError, Trainer
 from fedbolic.federated.contract.method import OtherDataError
 from fedbolic.run.configuration import SetupError, build
 from fedbolic.run.experiment import run
-from fedbolic.run.suited_methods import suited_methods
+from fedbolic.run.loaded_data import suited_methods
 from tests.subjects import QUICK, ROOT, settings, short, small
 
 KINDS = {
