@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from fedbolic.manifolds import Lorentz
-from fedbolic.nn import CentroidPool, LorentzEncoderBlock, LorentzTransformer, LorentzViT
+from fedbolic.nn import (
+    CentroidPool,
+    LorentzDecoderBlock,
+    LorentzEncoderBlock,
+    LorentzTransformer,
+    LorentzViT,
+)
+from fedbolic.nn.functional.attention import attended
 
 TOKENS = torch.tensor([3, 1, 4, 1, 5, 9, 2])
 
@@ -37,5 +44,50 @@ def test_what_does_not_fit_is_refused():
         LorentzTransformer(space, 10, 4, 2, 1, num_positions=4)(TOKENS)
     with pytest.raises(ValueError, match=r"x must be sets of points .*unsqueeze\(-2\)"):
         LorentzEncoderBlock(space, 4, 2)(space.origin(5))
+    with pytest.raises(ValueError, match=r"tokens must be sets .*unsqueeze\(0\)"):
+        encoder(TOKENS[0])
     with pytest.raises(ValueError, match="power must be"):
         CentroidPool(space, power=-1.0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_mask_that_is_no_mask_of_all_pairs_is_refused(causal, learns):
+    network = LorentzTransformer(Lorentz(), 10, 4, 2, 1, causal=causal).requires_grad_(learns)
+    tokens, mask = TOKENS.expand(3, 7), torch.ones(7, 7)
+    with pytest.raises(ValueError, match=r"mask must be of torch.bool, got torch.float32"):
+        network(tokens, mask=mask)  # torch would add it to the scores
+    for shape in ((7,), (7, 6), (6, 7), (2, 7, 7), (3, 2, 7, 7)):
+        with pytest.raises(ValueError, match=r"mask must have the shape \(\.\.\., 7, 7\)"):
+            network(tokens, mask=torch.ones(shape).bool())
+    for shape in ((1, 7), (3, 7, 1), (1, 1, 1)):
+        found = network(tokens, mask=torch.ones(shape).bool())
+        torch.testing.assert_close(found, network(tokens))
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_memory_for_each_set_is_wanted(learns):
+    space = Lorentz()
+    block = LorentzDecoderBlock(space, 4, 2).requires_grad_(learns)
+    x, memory = space.origin(3, 7, 5), space.origin(3, 6, 5)
+    for few in (memory[0], memory[:1], memory[:2]):
+        with pytest.raises(ValueError, match=r"memory must have the axes \(3,\) of x .*expand"):
+            block(x, few)
+        with pytest.raises(ValueError, match=r"context must have the axes \(3,\) of x .*expand"):
+            block.attention(x, few)
+    with pytest.raises(ValueError, match=r"memory_mask must have the shape \(\.\.\., 7, 6\)"):
+        block(x, memory, memory_mask=torch.ones(7, 7).bool())
+
+
+def test_one_set_of_keys_serves_many_sets_of_queries():
+    generator = torch.Generator().manual_seed(0)
+    query, keys = (
+        Lorentz().expmap0(Lorentz().lift(torch.randn(n, 2, 5, 3, generator=generator).double()))
+        for n in (3, 1)
+    )
+    query.requires_grad_()
+    both = []
+    for given in (keys, keys.expand(3, -1, -1, -1)):
+        means = attended(Lorentz(), query, given, given)
+        both.append((means, *torch.autograd.grad(means.square().sum(), query)))
+    torch.testing.assert_close(*both)

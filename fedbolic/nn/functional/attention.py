@@ -100,7 +100,10 @@ class _Means(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         query, key, value, mask = inputs
         ctx.flash = (
-            query.device.type == "cpu" and query.ndim == 4 and query.numel() > 0 < key.numel()
+            query.device.type == "cpu"
+            and query.ndim == 4
+            and query.shape[:2] == key.shape[:2] == value.shape[:2]  # which it reads unchecked
+            and query.numel() > 0 < key.numel()
         )
         if not ctx.flash:
             ctx.save_for_backward(*inputs)

@@ -138,16 +138,12 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         Raises:
             ValueError: If a tensor has the wrong shape or dtype.
         """
-        context = x if context is None else context
-        for name, points in (("x", x), ("context", context)):
-            self.check(points, self.embed_dim, self.query.weight, name=name)
-            if points.ndim < 2:
-                raise ValueError(
-                    f"{name} must be sets of points (..., n, {self.embed_dim + 1}), got shape "
-                    f"{tuple(points.shape)}: unsqueeze(-2) makes a point a set"
-                )
-        if mask is not None:
-            _check_mask(mask, x.shape[-2], context.shape[-2])
+        self.check_sets(x)
+        if context is None:
+            context = x
+        else:
+            self.check_sets(context, name="context", like=x)
+        check_mask(mask, x, context.shape[-2])
         space = self.manifold
         if self.stream == "points":
             s = self.attend(x, self.keys_and_values(context), mask=mask)
@@ -157,6 +153,29 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             w = v if context is x else points_to_tangents(space, context)
             y = tangents_to_points(space, self.attend(v, self.keys_and_values(w), mask=mask))
         return self.rounded(y, x, self.query.weight)
+
+    def check_sets(self, x: Tensor, *, name: str = "x", like: Tensor | None = None) -> None:
+        """Check the shape and dtype of sets of points.
+
+        Args:
+            x: Sets of points.
+            name: Name of ``x`` in messages.
+            like: Other sets, one for each of ``x``.
+
+        Raises:
+            ValueError: If ``x`` has the wrong shape or dtype.
+        """
+        self.check(x, self.embed_dim, self.query.weight, name=name)
+        if x.ndim < 2:
+            raise ValueError(
+                f"{name} must be sets of points (..., n, {self.embed_dim + 1}), got shape "
+                f"{tuple(x.shape)}: unsqueeze(-2) makes a point a set"
+            )
+        if like is not None and x.shape[:-2] != like.shape[:-2]:
+            raise ValueError(
+                f"{name} must have the axes {tuple(like.shape[:-2])} of x before its last two, got "
+                f"shape {tuple(x.shape)}: use expand"
+            )
 
     def keys_and_values(self, context: Float[Tensor, "*batch m _"], *, start: int = 0) -> Heads:
         """Keys and values of all heads, in float32 or float64, which decoding keeps.
@@ -221,17 +240,27 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         return self.describe(**sizes, **rotary, stream=self.stream)
 
 
-def _check_mask(mask: Tensor, n: int, m: int) -> None:
-    """Check the mask between ``n`` queries and ``m`` keys.
+def check_mask(mask: Tensor | None, x: Tensor, num_keys: int, *, name: str = "mask") -> None:
+    """Check the mask between the queries ``x`` and their keys.
+
+    Args:
+        mask: The mask, or ``None`` for none.
+        x: Sets of points or tangents.
+        num_keys: Number of keys in each set.
+        name: Name of the mask in messages.
 
     Raises:
-        ValueError: If the mask is not boolean or its last two axes do not broadcast to (n, m).
+        ValueError: If the mask is not boolean or does not broadcast to all pairs.
     """
+    if mask is None:
+        return
     if mask.dtype != torch.bool:
-        raise ValueError(f"mask must be of torch.bool, got {mask.dtype}: use mask.bool()")
-    rows, columns = mask.shape[-2:] if mask.ndim > 1 else (0, 0)
-    if rows not in (1, n) or columns not in (1, m):
+        raise ValueError(f"{name} must be of torch.bool, got {mask.dtype}: use {name}.bool()")
+    pairs, shape = (*x.shape[:-1], num_keys), tuple(mask.shape)
+    sizes = zip(reversed(shape), reversed(pairs), strict=False)
+    if not 2 <= mask.ndim <= len(pairs) or any(size not in (1, of) for size, of in sizes):
         raise ValueError(
-            f"mask must have the shape (..., {n}, {m}), or 1 for either, got shape "
-            f"{tuple(mask.shape)}: rows are queries, columns are keys"
+            f"{name} must have the shape (..., {pairs[-2]}, {num_keys}), or 1 for either, after "
+            f"axes that broadcast to {pairs[:-2]}, got shape {shape}: rows are queries, columns "
+            "are keys"
         )

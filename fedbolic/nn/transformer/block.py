@@ -17,7 +17,7 @@ from fedbolic.nn.functional.tangent import points_to_tangents, tangents_to_point
 from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.nn.layers.linear import Linear
 from fedbolic.nn.layers.normalize import HyperbolicRMSNorm
-from fedbolic.nn.transformer.attention import Heads, LorentzAttention, Stream
+from fedbolic.nn.transformer.attention import Heads, LorentzAttention, Stream, check_mask
 
 
 class TransformerBlock(HyperbolicModule[Lorentz], ABC):
@@ -92,7 +92,8 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
         """
         space, start = self.manifold, past[0].shape[-2] if past else 0
         points = self.stream == "points"
-        self._check(x, "x")
+        self.attention.check_sets(x)
+        check_mask(mask, x, start + x.shape[-2])
         v = wide(x[..., 1:]) if points else points_to_tangents(space, x)
         h = self._normed(v, 0)
         kept = self.attention.keys_and_values(h, start=start)
@@ -102,23 +103,16 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
         if memory is not None:
             across = past[2:]
             if not past:
-                self._check(memory, "memory")
+                self.attention.check_sets(memory, name="memory", like=x)
                 given = memory if points else points_to_tangents(space, memory)
                 across = self.cross_attention.keys_and_values(given)
+            check_mask(memory_mask, x, across[0].shape[-2], name="memory_mask")
             h = self._normed(v, 1)
             v = self._added(v, 1, self.cross_attention.attend(h, across, mask=memory_mask))
             kept = (*kept, *across)
         v = self._added(v, len(self.norms) - 1, self._fed_forward(v))
         place = hyperboloid_point if points else tangents_to_points
         return self.rounded(place(space, v), x, self.log_weights), kept
-
-    def _check(self, x: Tensor, name: str) -> None:
-        self.check(x, self.embed_dim, self.attention.query.weight, name=name)
-        if x.ndim < 2:
-            raise ValueError(
-                f"{name} must be sets of points (..., n, {self.embed_dim + 1}), got shape "
-                f"{tuple(x.shape)}: unsqueeze(-2) makes a point a set"
-            )
 
     def _normed(self, v: Tensor, branch: int) -> Tensor:
         """Points or tangents in the dtype of the parameters, the inputs of a branch."""

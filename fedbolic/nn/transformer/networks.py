@@ -14,7 +14,7 @@ from fedbolic.nn.layers.classify import MLR
 from fedbolic.nn.layers.embedding import HyperbolicEmbedding
 from fedbolic.nn.layers.normalize import HyperbolicRMSNorm
 from fedbolic.nn.layers.pool import CentroidPool
-from fedbolic.nn.transformer.attention import Heads, Stream
+from fedbolic.nn.transformer.attention import Heads, Stream, check_mask
 from fedbolic.nn.transformer.block import (
     LorentzDecoderBlock,
     LorentzEncoderBlock,
@@ -178,10 +178,15 @@ class LorentzTransformer(HyperbolicModule[Lorentz]):
                 "memory goes with cross=True, got "
                 f"{'none' if memory is None else 'one'} with cross={self.cross}"
             )
+        if not tokens.ndim:
+            raise ValueError(
+                "tokens must be sets (..., n), got a single one: use tokens.unsqueeze(0)"
+            )
         start = past[0][0].shape[-2] if past else 0
         x = self.embedding(tokens)
         x = x if self.positions is None else self.positions(x, start=start)
         n = x.shape[-2]
+        check_mask(mask, x, start + n)
         if self.causal and n > 1:
             earlier = torch.ones(n, start + n, dtype=torch.bool, device=x.device).tril(start)
             mask = earlier if mask is None else mask & earlier
