@@ -99,14 +99,22 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
                 f"weights must have the shape {tuple(x.shape[:-1])} of the points, got "
                 f"{tuple(weights.shape)}: use expand"
             )
-        if self.power:
-            outward = timed_points(self.manifold, wide(x))[1].squeeze(-1) ** self.power
-            weights = outward if weights is None else outward * weights
         if batch is not None:
             return self._of_graphs(x, weights, batch, size)
         moved = None if weights is None else weights.movedim(axis, -1)
-        y = self.manifold.centroid((wide(x) if self.power else x).movedim(axis, -2), moved)
+        y = self._centroid((wide(x) if self.power else x).movedim(axis, -2), moved)
         return self.rounded(y, x) if self.power else y
+
+    def _centroid(self, x: Tensor, weights: Tensor | None) -> Tensor:
+        """Centroids of sets; powers of times are shares of the largest, which do not overflow."""
+        if not self.power:
+            return self.manifold.centroid(x, weights)
+        time = timed_points(self.manifold, x)[1].squeeze(-1)
+        known = time.detach()
+        known = known if weights is None else known.where(weights != 0, 1.0)
+        limit = torch.finfo(x.dtype).max ** (0.5 / self.power)  # of points that weigh nothing
+        share = (time / known.amax(-1, keepdim=True)).clamp(max=limit) ** self.power
+        return self.manifold.centroid(x, share if weights is None else share * weights)
 
     def _of_graphs(
         self, x: Tensor, weights: Tensor | None, batch: Tensor, size: int | None
@@ -131,7 +139,7 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
         shares = points.new_zeros(shape).index_put((graph, place), given[order])
         # a row without points holds origins only: weights of 1 make the origin its centroid
         shares = shares.masked_fill((counts == 0).unsqueeze(1), 1.0)
-        return self.rounded(space.centroid(rows, shares), x)
+        return self.rounded(self._centroid(rows, shares), x)
 
     @override
     def extra_repr(self) -> str:

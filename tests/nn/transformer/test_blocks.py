@@ -236,6 +236,37 @@ def test_the_outward_midpoint_is_that_of_its_paper_and_lies_further_out(weighted
         before = found[0]
 
 
+def outward_midpoint(x, weights, power):
+    """Space coordinates of the midpoint, in 60 digits, whose exponents have no bound."""
+    with mpmath.workdps(60):
+        mean = mpmath.matrix(x.shape[1], 1)
+        for row, w in zip(x.tolist(), weights.tolist(), strict=True):
+            s = [mpmath.mpf(v) for v in row[1:]]
+            time = mpmath.sqrt(1 / mpmath.mpf(C) + sum(v * v for v in s))
+            mean += w * time**power * mpmath.matrix([time, *s])
+        length = mpmath.sqrt(C * (mean[0] ** 2 - sum(v * v for v in mean[1:])))
+        return torch.tensor([float(v / length) for v in mean[1:]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("power", [3.0, 20.0])
+def test_far_points_have_an_outward_midpoint(power, dtype):
+    radii = torch.tensor([[0.0], [1.0], [10.0], [20.0], [30.0], [39.0]], dtype=dtype) / C**0.5
+    directions = torch.nn.functional.normalize(normal(6, 4)).to(dtype)
+    x = Lorentz(C).expmap0(Lorentz(C).lift(radii * directions)).requires_grad_()
+    weights = torch.tensor([1.0, 0.5, 2.0, 1.0, 1.0, 1.0], dtype=dtype)
+    pool, graphs = CentroidPool(Lorentz(C), power=power), torch.tensor([1, 0, 0, 0, 0, 0])
+    for furthest in (5, 4):
+        found = pool(x, weights, batch=graphs)
+        expected = outward_midpoint(x[1:], weights[1:], power)
+        close = {"rtol": 20 * torch.finfo(dtype).eps, "atol": 0}
+        torch.testing.assert_close(found[0, 1:], expected.to(dtype), **close)
+        torch.testing.assert_close(found[1], x[0])
+        torch.testing.assert_close(pool(x[1:], weights[1:]), found[0])
+        assert torch.autograd.grad(found[0, 1:].sum(), x)[0].isfinite().all()
+        weights[furthest] = 0
+
+
 @streams
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_checkpointed_block_has_the_gradients_of_the_block(stream, dropout):
