@@ -1,7 +1,8 @@
 """The list of benchmarks, from their docstrings: ``python -m benchmarks``.
 
 ``python -m benchmarks keep NAME`` reads what a benchmark printed and writes each of its tables
-to a CSV in ``benchmarks/measured/NAME``.
+to a CSV in ``benchmarks/measured/NAME``. ``python -m benchmarks papers`` prints the
+checklist of the published papers.
 """
 
 import csv
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.checklist import checklist
 from benchmarks.script import FOLDER, scripts
 from benchmarks.table import head, line
 
@@ -51,13 +53,16 @@ def main(*words: str) -> None:
     """Print a line for every benchmark: its name, what it prints, and how long that takes.
 
     Args:
-        words: ``keep`` and a benchmark's name, to keep the tables on standard input instead.
+        words: ``keep`` and a benchmark's name, to keep the tables on standard input instead;
+            ``papers`` to print the checklist.
     """
     match words:
         case ():
             print(head("python -m benchmarks.", "prints", "takes"))
             for script in scripts():
                 print(line(*script))
+        case ("papers",):
+            print(checklist())
         case ("keep", name):
             keep(sys.stdin.read(), FOLDER / "measured" / name)
         case _:
