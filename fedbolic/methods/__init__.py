@@ -5,21 +5,21 @@ Local training, FedProx, FedPer, FedBABU and FedBN are settings of
 """
 
 import fedbolic.methods.joint  # noqa: F401  # registers its joint forms
-from fedbolic.methods.apfl import Apfl
-from fedbolic.methods.apple import Apple
 from fedbolic.methods.closed_form_head import ClosedFormHead
-from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
 from fedbolic.methods.fedmrur import FedMRUR
-from fedbolic.methods.fedmtl import FedMTL
 from fedbolic.methods.fednova import FedNova
-from fedbolic.methods.fedproto import FedProto
-from fedbolic.methods.fedrep import FedRep
-from fedbolic.methods.fedrod import FedRoD
 from fedbolic.methods.majority import Majority
 from fedbolic.methods.moon import Moon
-from fedbolic.methods.pfedme import PFedMe
+from fedbolic.methods.personal.apfl import Apfl
+from fedbolic.methods.personal.apple import Apple
+from fedbolic.methods.personal.ditto import Ditto
+from fedbolic.methods.personal.fedmtl import FedMTL
+from fedbolic.methods.personal.fedproto import FedProto
+from fedbolic.methods.personal.fedrep import FedRep
+from fedbolic.methods.personal.fedrod import FedRoD
+from fedbolic.methods.personal.pfedme import PFedMe
 from fedbolic.methods.private_steps import PrivateSteps
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed

@@ -13,7 +13,7 @@ from fedbolic.federated.batched.joint import joint, step_by_numbers
 from fedbolic.federated.batched.stacked_batches import stacked_batches
 from fedbolic.federated.batched.stacking import at_rows
 from fedbolic.methods.fedavg import FedAvg
-from fedbolic.methods.fedproto import FedProto
+from fedbolic.methods.personal.fedproto import FedProto
 
 joint(FedAvg.step)(step_by_numbers)
 

@@ -34,6 +34,7 @@ ROOMS = (
     ("fedbolic.federated.privacy",),
     ("fedbolic.federated.secure", "fedbolic.federated.attacks"),
     ("fedbolic.federated",),
+    ("fedbolic.methods.personal",),
     ("fedbolic.methods", "fedbolic.hierarchies", "fedbolic.knowledge", "hyperfed", "flynn"),
     ("fedhull.geometry", "flatland.graphs"),
     ("fedhull", "flatland.rivals"),
@@ -228,7 +229,7 @@ def plant(root, files):
         ("flatland/method.py", "import hyperfed.loss", "flatland.method imports hyperfed.loss"),
         (
             "flynn/method.py",
-            "import fedbolic.methods.ditto",
+            "import fedbolic.methods.moon",
             "flynn.method imports fedbolic.m",
         ),
         ("fedbolic/methods/a.py", "import fedbolic.run.sweeps", "a imports fedbolic.run.sweeps"),

@@ -9,7 +9,7 @@ from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Batched, Graphed, LocalTraining, Sequential, Trainer
 from fedbolic.federated.batched import stacked_batches
 from fedbolic.methods import FedAvg, FedProto
-from fedbolic.methods.fedproto import UNKNOWN_DISTANCE
+from fedbolic.methods.personal.fedproto import UNKNOWN_DISTANCE
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD
 from fedbolic.testing import check_engine
