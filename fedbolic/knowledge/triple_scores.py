@@ -270,7 +270,7 @@ class TripleScore:
             mirrored = torch.cat((x[..., :half], -x[..., half:]), -1)
             reflected = _times(mirrored, reflection.cos(), reflection.sin())
             both = torch.stack((rotated, reflected), -2)
-            weights = (both @ attention.unsqueeze(-1)).softmax(-2)
+            weights = _product(both, attention.unsqueeze(-1)).softmax(-2)
             return (weights * both).sum(-2)
         return x
 
@@ -288,7 +288,9 @@ class TripleScore:
         t = tails[..., : self.dim]
 
         def dots(x: Tensor) -> Tensor:
-            return x @ t.mT if t.ndim == 2 else (t @ x.unsqueeze(-1)).squeeze(-1)
+            if t.ndim == 2:
+                return _product(x, t.mT)
+            return _product(t, x.unsqueeze(-1)).squeeze(-1)
 
         near = self.parts.near
         if near == "product":
@@ -301,6 +303,12 @@ class TripleScore:
         if self.bias != "none":
             found = found + tails[..., -1]
         return found if query.bias is None else found + query.bias.unsqueeze(-1)
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """Product of matrices in their own precision, for distances of close points are differences."""
+    with torch.autocast(x.device.type, enabled=False):  # bfloat16 would leave two digits
+        return x @ y
 
 
 def _times(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:

@@ -170,6 +170,18 @@ def test_some_tails_have_the_scores_that_they_have_among_all(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_automatic_casts_change_no_score(name):
+    torch.manual_seed(1)
+    scorer = TripleScorer(TripleScore(name, DIM), 5, 3)
+    torch.nn.init.normal_(scorer.get_parameter("entity"))
+    triples = torch.tensor([[0, 1, 2], [3, 0, 4]])
+    alone, among = scorer(triples), scorer.tail_scores(triples[:, 0], triples[:, 1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(scorer(triples), alone)
+        assert torch.equal(scorer.tail_scores(triples[:, 0], triples[:, 1]), among)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_derivatives_are_those_of_differences(name):
     score = TripleScore(name, DIM)
     given = {name: x.requires_grad_() for name, x in tables(score).items()}
