@@ -86,7 +86,7 @@ class HolderTriples(Source):
             graph = graph.held_out(rng.at("held out"), self.validation_rate, self.test_rate)
         holds = [set(part) for part in own]
         named = graph.names(graph.all)
-        held = [torch.tensor([triple in part for triple in named]) for part in holds]
+        held = [torch.tensor([t in part for t in named], dtype=torch.bool) for part in holds]
         return federation(graph, held, digest_of([entities.digest, relations.digest]))
 
     def _vocabulary(

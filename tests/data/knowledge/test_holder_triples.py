@@ -79,6 +79,14 @@ def test_nodes_with_agreed_names_number_as_the_simulation_does(folder):
     assert server.meta.input_shape == whole.meta.input_shape
 
 
+def test_a_node_whose_file_is_empty_has_no_triples(folder):
+    files = agreed(folder)
+    (folder / "amber.tsv").write_text("")
+    (client,) = HolderTriples({"amber": folder / "amber.tsv"}, **files).load(Rng(0)).clients
+    assert [len(part) for part in (client.train, client.validation, client.test)] == [0, 0, 0]
+    assert client.train.entities == GRAPH.entities
+
+
 def test_names_that_were_not_agreed_are_refused(folder):
     files = agreed(folder)
     (folder / "amber.tsv").write_text("stranger\tparent\tnobody\n")
