@@ -100,7 +100,10 @@ class HolderTriples(Source):
 
     def _files(self) -> list[Path]:
         """The files of the holders, in ascending order of their names."""
-        return files_of_holders(self.holders, self.root, kind="triples", endings=TRIPLE_ENDINGS)
+        others = {self._found(path) for path in (self.entities, self.relations, self.key) if path}
+        return files_of_holders(
+            self.holders, self.root, kind="triples", endings=TRIPLE_ENDINGS, others=others
+        )
 
     def _found(self, path: Path | str) -> Path:
         return find_given(Path(path), self.root, kind="file of triples or names").resolve()

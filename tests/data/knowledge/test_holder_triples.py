@@ -79,6 +79,11 @@ def test_nodes_with_agreed_names_number_as_the_simulation_does(folder):
     assert server.meta.input_shape == whole.meta.input_shape
 
 
+def test_a_key_among_the_files_is_no_holder(folder):
+    key = (folder.parent / "key").rename(folder / "key.txt")
+    assert HolderTriples(folder, key=key).load(Rng(0)).meta.num_clients == len(HOLDERS)
+
+
 def test_a_node_whose_file_is_empty_has_no_triples(folder):
     files = agreed(folder)
     (folder / "amber.tsv").write_text("")
