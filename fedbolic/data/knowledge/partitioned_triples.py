@@ -39,7 +39,7 @@ class PartitionedTriples(Source):
             triples of its own, in [0, 1).
         test_rate: Share to hold out for the test, in [0, 1), likewise.
         root: The only folder to read from. By default, the folder named by the environment variable
-            FEDBOLIC_DATA, then the user's cache.
+            FEDBOLIC_DATA, then the working directory.
 
     Example:
         >>> data = PartitionedTriples(Families(), ByRelation(2)).load(Rng(0))

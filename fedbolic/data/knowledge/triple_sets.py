@@ -85,8 +85,9 @@ class TripleFile(TripleSet):
     @override
     def read(self, root: Path | None) -> Triples:
         path = find_given(Path(self.path), root, kind="file of triples")
+        triples = list(named_triples(path))
         try:
-            return Triples.named(named_triples(path))
+            return Triples.named(triples)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

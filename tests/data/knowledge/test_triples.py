@@ -51,12 +51,18 @@ def test_n_triples_are_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a\tb\n", "line 1: expected a head"), ("a\t\tc\n", "empty name"), ("a\tr\tb\nx\n", "line 2")],
+    [
+        ("a\tb\n", "line 1: expected a head"),
+        ("a\t\tc\n", "empty name"),
+        ("a\tr\tb\nx\n", "line 2"),
+        ("", "entities need at least 2"),
+    ],
 )
 def test_damaged_lines_are_named(tmp_path, text, words):
     (tmp_path / "a.tsv").write_text(text)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=words) as found:
         TripleFile(Path("a.tsv")).read(tmp_path)
+    assert str(found.value).count("a.tsv") == 1
 
 
 def test_a_file_of_another_ending_or_nowhere_is_refused(tmp_path):
