@@ -24,7 +24,8 @@ def named_triples(path: Path) -> Iterator[NamedTriple]:
     Args:
         path: A table with a head, a relation and a tail on every line, separated by tabs, which
             ends in ``.tsv``, ``.txt``, or one of these and ``.gz``; or N-Triples, ``.nt``, with the
-            extra ``ontologies``. Triples of N-Triples whose tail is a literal are left out.
+            extra ``ontologies``. Triples of N-Triples with a literal or a blank node, which have no
+            names, are left out.
 
     Raises:
         MissingExtraError: If the file is N-Triples and its reader is not installed.
@@ -71,5 +72,5 @@ def _resources(path: Path) -> Iterator[NamedTriple]:
     except Exception as error:  # the parser raises errors of its own
         text = " ".join(str(error).split())
         raise ValueError(f"{path} is damaged or no N-Triples file: {text:.300}") from error
-    named = [t for t in graph if not isinstance(t[2], rdflib.Literal)]
+    named = [t for t in graph if all(isinstance(name, rdflib.URIRef) for name in t)]
     yield from sorted((str(head), str(relation), str(tail)) for head, relation, tail in named)

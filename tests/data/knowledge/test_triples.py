@@ -44,6 +44,7 @@ def test_a_table_is_read(tmp_path, name):
 def test_n_triples_are_read(tmp_path):
     pytest.importorskip("rdflib")
     text = '<http://a> <http://r> <http://b> .\n<http://a> <http://name> "A" .\n'
+    text += "_:b0 <http://r> <http://b> .\n<http://a> <http://r> _:b0 .\n"
     (tmp_path / "a.nt").write_text(text)
     graph = TripleFile(Path("a.nt")).read(tmp_path)
     assert graph.names(graph.train) == [("http://a", "http://r", "http://b")]
