@@ -76,7 +76,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         rounds: Communication rounds, at least 1.
         local: Local epochs and batch size.
         lr: Local step size, above 0, at the schedule's multiplier of 1.
-        optimizer: Local optimiser.
+        optimizer: Local optimiser, without weight decay.
         optimizer_state: ``personal``: every client keeps its own between rounds; ``reset``: every
             round starts with a new state.
         schedule: Multiplier of the step size by round.
@@ -134,6 +134,12 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
             raise ValueError(
                 f"negatives have a power of {self.negatives.power}, which needs the counts of all "
                 "clients: use 0"
+            )
+
+        if self.optimizer.weight_decay:
+            raise ValueError(
+                "weight_decay would move the rows that a client does not hold: use n3, which is of "
+                "the rows in a triple"
             )
 
     @property

@@ -190,6 +190,7 @@ def test_rows_that_do_not_fit_are_found(data):
         ({"n3": -1.0}, "n3"),
         ({"negatives": NegativeSampler(5, power=0.75)}, "counts of all"),
         ({"max_weight": 0}, "max_weight"),
+        ({"optimizer": SGD(weight_decay=0.1)}, "weight_decay would move"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, words):
