@@ -81,7 +81,8 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
             round starts with a new state.
         schedule: Multiplier of the step size by round.
         negatives: Draws of negative tails, at least 1; ``None`` for all entities.
-        n3: Weight of :meth:`TripleScore.cubes <fedbolic.knowledge.TripleScore.cubes>`, 0 or more.
+        n3: Weight of :meth:`TripleScore.cubes <fedbolic.knowledge.TripleScore.cubes>` of a triple
+            and of its inverse, 0 or more.
         max_weight: Largest weight of a client in the mean of a row, at least 1; unused for tables.
         sends: Part of the tables that a client sends: the ``rows`` that it holds, or the ``table``.
         server_lr: Step size of the server along the aggregated change, above 0. For tables, about
@@ -231,10 +232,10 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
             drawn = torch.cat((tails.unsqueeze(-1), negatives), -1)
             gaps = -scorer.scores(query, functional.embedding(drawn, entity))
             losses = RankingLoss()(gaps[..., 0], gaps[..., 1:], mask=unknown)
-        losses = losses.mean(-1)
-        return (
-            losses + self.n3 * scorer.cubes(parameters, batch["x"]) if self.n3 else losses
-        ), buffers
+        if self.n3:
+            both = torch.stack((heads, relations, tails), -1)
+            losses = losses + self.n3 * scorer.cubes(parameters, both)
+        return losses.mean(-1), buffers
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:

@@ -54,7 +54,8 @@ def local_training(method, client, tables, rng, *, lr=None, adams=None):
             # not of angles, which are as many as planes turn: one rotation, or two
             planes = {"RotE": 1, "RotH": 1, "RotatE": 1, "AttE": 2, "AttH": 2}.get(method.score, 0)
             angles = planes * method.dim // 2
-            cubes = cubes + scorer.relation[r, angles:].abs().pow(3).sum()
+            for relation in (r, r + n):  # a triple and its inverse are two examples
+                cubes = cubes + scorer.relation[relation, angles:].abs().pow(3).sum() / 2
             losses.append(sum(both) / 2 + method.n3 * cubes)
         adam.zero_grad()
         torch.stack(losses).mean().backward()
