@@ -160,9 +160,7 @@ class KnowledgeGraph:
         Raises:
             ValueError: If there is no such name, or ``k`` is below 1.
         """
-        number, r = self.entity(head), self.relation(relation)
-        known = self.known[(self.known[:, 0] == number) & (self.known[:, 1] == r), 2]
-        return self._best(self._tail_scores(number, r), k, known if new else known[:0])
+        return self._other_ends(0, head, relation, k, new=new)
 
     def heads(
         self, tail: str, relation: str, k: int = 10, *, new: bool = False
@@ -178,19 +176,24 @@ class KnowledgeGraph:
         Raises:
             ValueError: If there is no such name, or ``k`` is below 1.
         """
-        number, r = self.entity(tail), self.relation(relation)
-        known = self.known[(self.known[:, 2] == number) & (self.known[:, 1] == r), 0]
-        scores = self._tail_scores(number, r + len(self.relations))
-        return self._best(scores, k, known if new else known[:0])
+        return self._other_ends(2, tail, relation, k, new=new)
 
     def _tail_scores(self, head: int, relation: int) -> Tensor:
         query = self.scorer.query_of(self.tables, torch.tensor([head]), torch.tensor([relation]))
         return self.scorer.scores(query, self.tables["entity"])[0]
 
-    def _best(self, scores: Tensor, k: int, without: Tensor) -> list[tuple[str, float]]:
+    def _other_ends(
+        self, column: int, name: str, relation: str, k: int, *, new: bool
+    ) -> list[tuple[str, float]]:
+        """Tails of a head, which is column 0 of a triple, or heads of a tail, which is column 2."""
+        number, r = self.entity(name), self.relation(relation)
         check.at_least(1, k=k)
+        scores = self._tail_scores(number, r if column == 0 else r + len(self.relations))
         order = scores.argsort(descending=True, stable=True)
-        order = order[~torch.isin(order, without)][:k]
+        if new:
+            held = (self.known[:, column] == number) & (self.known[:, 1] == r)
+            order = order[~torch.isin(order, self.known[held, 2 - column])]
+        order = order[:k]
         return [(self.entities[i], float(scores[i])) for i in order.tolist()]
 
     def places(self, relation: str) -> ManifoldPlaces:
