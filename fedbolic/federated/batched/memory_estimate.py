@@ -1,9 +1,9 @@
 """Estimated memory of clients that are trained as one batch."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from fedbolic.core import tree
@@ -61,15 +61,24 @@ class MemoryEstimate:
         """Bytes per example that the first batch's forward pass keeps for the backward pass."""
         batch = next(batches(self.method, task.client, task.plan))
         parameters = {n: x.detach().requires_grad_() for n, x in task.local["parameters"].items()}
-        kept: dict[int, int] = {}
-
-        def keep(x: Tensor) -> Tensor:
-            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-            return x.detach()  # x itself would form a reference cycle with its graph
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            given = task.local["buffers"], batch, task.context
-            losses, _ = self.method.loss(task.model, parameters, *given)  # holds the graph
+        given = task.local["buffers"], batch, task.context
+        losses, _ = self.method.loss(task.model, parameters, *given)
+        kept = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in _saved(losses)}
         for value in (*parameters.values(), losses):
             kept.pop(value.untyped_storage().data_ptr(), None)
-        return _ACTIVATIONS * sum(kept.values()) / len(batch["mask"])
+        return _ACTIVATIONS * sum(x.nbytes() for x in kept.values()) / len(batch["mask"])
+
+
+def _saved(result: Tensor) -> Iterator[Tensor]:
+    """Tensors that the graph of a result keeps: hooks do not see those of a ``Model``."""
+    nodes: dict[Any, None] = dict.fromkeys([result.grad_fn] if result.grad_fn else [])
+    reached = list(nodes)
+    for node in reached:  # grows while it is read
+        new = [n for n, _ in node.next_functions if n is not None and n not in nodes]
+        nodes |= dict.fromkeys(new)
+        reached += dict.fromkeys(new)
+        names = [name for name in dir(node) if name.startswith("_saved_")]
+        values = [getattr(node, name) for name in names] + [getattr(node, "saved_tensors", ())]
+        for value in values:
+            several = value if isinstance(value, list | tuple) else [value]
+            yield from (x for x in several if isinstance(x, Tensor))

@@ -51,6 +51,15 @@ def test_a_client_is_measured_once_however_many_rounds(monkeypatch):
     assert MemoryEstimate(other).megabytes(task) > found[0]
 
 
+def test_activations_inside_of_the_network_count():
+    method = dataclasses.replace(SMALL, backbone=MLP((500, 500)))
+    data = federation((8,))
+    state = tree.to(method.init(data.meta, RNG), "cpu", torch.float64)
+    task = ClientTask.begin(method, method.broadcast(state, 0), data.clients[0], {}, RNG)
+    outputs = 1000 * 8  # of both hidden layers, in bytes of float64
+    assert outputs <= MemoryEstimate(method)._per_example(task) <= 3 * outputs
+
+
 THOUSAND = """
 import sys
 from pathlib import Path
