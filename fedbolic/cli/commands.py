@@ -19,7 +19,7 @@ from fedbolic.cli.run_list import run_list
 from fedbolic.cli.views import view
 from fedbolic.core import check
 from fedbolic.core.imports import extra
-from fedbolic.data import agree_names
+from fedbolic.data import agree_names, write_triple_names
 from fedbolic.federated import RunStoppedError
 from fedbolic.hierarchies.ready_tables import make_ready
 from fedbolic.remote import loopback
@@ -250,10 +250,16 @@ def _export(settings: dict[str, Any]) -> int:
 
 
 def _names(settings: dict[str, Any]) -> int:
-    """Write the names of nodes in some files to one file, hashed if there is a key."""
+    """Write the names in some files, those of relations to another file; hashed with a key."""
+    files, to, relations, key = (settings[x] for x in ("files", "to", "relations", "key"))
     with setting_up():
-        found = agree_names(settings["files"], settings["to"], key=settings["key"])
-    sys.stdout.write(f"{settings['to']}: {len(found.entries)} names\n")
+        if relations is None:
+            found = {to: agree_names(files, to, key=key)}
+        else:
+            both = write_triple_names(files, to, relations, key=key)
+            found = dict(zip((to, relations), both, strict=True))
+    for file, names in found.items():
+        sys.stdout.write(f"{file}: {len(names.entries)} names\n")
     return 0
 
 

@@ -99,6 +99,9 @@ def _add_hierarchies(commands: Any) -> None:
     command = new_parser()
     command.add_argument("files", type=Path, nargs="+", help="Hierarchies, or files of names.")
     command.add_argument("--to", type=Path, required=True, help="New file: .names.")
+    command.add_argument(
+        "--relations", type=Path, help="New file for names of relations: files hold triples then."
+    )
     command.add_argument("--key", type=Path, help="File of the holders' key, to hash names with.")
     commands.add_subcommand("names", command, help=FIRST_LINES["names"])
     command = new_parser()

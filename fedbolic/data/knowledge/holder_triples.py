@@ -111,7 +111,7 @@ class HolderTriples(Source):
 
 def write_triple_names(
     paths: Sequence[Path], entities: Path, relations: Path, *, key: Path | None = None
-) -> None:
+) -> tuple[Vocabulary, Vocabulary]:
     """Write the names of entities and of relations in some files of triples, a file for each.
 
     :func:`~fedbolic.data.agree_names` unites such files of several holders.
@@ -124,12 +124,14 @@ def write_triple_names(
             the names themselves.
 
     Raises:
-        ValueError: If a file is damaged, or one to write has another ending.
+        ValueError: If a file is damaged, or those to write have another ending or are one.
     """
-    if {entities.suffix, relations.suffix} != {ENDING}:
-        raise ValueError(f"{entities} and {relations} must end in {ENDING}")
+    if entities == relations or {entities.suffix, relations.suffix} != {ENDING}:
+        raise ValueError(f"{entities} and {relations} must end in {ENDING} and differ")
     secret = None if key is None else read_key(key)
     triples: list[NamedTriple] = [triple for path in paths for triple in named_triples(path)]
     ends = [name for head, _, tail in triples for name in (head, tail)]
-    Vocabulary.of(ends, secret).write(entities)
-    Vocabulary.of([relation for _, relation, _ in triples], secret).write(relations)
+    found = Vocabulary.of(ends, secret), Vocabulary.of([r for _, r, _ in triples], secret)
+    for vocabulary, file in zip(found, (entities, relations), strict=True):
+        vocabulary.write(file)
+    return found
