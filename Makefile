@@ -31,8 +31,11 @@ UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests
 	$(foreach room,core data hierarchies knowledge manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py derivatives.py door.py)))
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
-# the folders and files whose tests train convolutions
-CONVOLUTIONS := tests/nn tests/hyperfed tests/optim/test_layouts.py tests/run/test_reproducible.py
+# the files whose tests train convolutions: oneDNN picks the code of those by instruction set
+CONVOLUTIONS := $(addprefix tests/nn/functional/test_,convolution.py convolution_memory.py recomputed.py) \
+	tests/nn/layers/test_image_convolution.py \
+	$(addprefix tests/nn/network/test_,backbone.py hyperbolic_resnet.py own_network.py repeatable.py resnet.py) \
+	tests/hyperfed/test_method.py tests/optim/test_layouts.py tests/run/test_reproducible.py
 SLOWEST := --durations=30
 TORCH := 2.4.1
 SEED := $(or $(SEED),$(shell date +%s))
