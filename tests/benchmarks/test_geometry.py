@@ -1,4 +1,4 @@
-"""The benchmark of the geometry: its page shows its figures, and every timed operation runs."""
+"""The benchmark of the geometry: its table has its figures, and every timed operation runs."""
 
 from pathlib import Path
 
@@ -6,15 +6,18 @@ import pytest
 
 from benchmarks import geometry
 from benchmarks.results import Results
+from tests.benchmarks.kept_tables import assert_kept
 
 ROOT = Path(__file__).parents[2]
 TIMED = geometry.timed(6, 2)
 
 
-def test_the_page_shows_the_figures_kept():
+def test_the_table_shows_the_figures_kept():
     results = Results(ROOT / "benchmarks/measured/geometry.csv")
     assert results.known.keys() >= {(size, name) for size in geometry.SIZES for name in TIMED}
-    assert geometry.text(results) in (ROOT / "benchmarks/README.md").read_text()
+    table, _, met = geometry.text(results).partition("\n\n")
+    assert_kept(table, "geometry/operation.csv")
+    assert met.removesuffix(".") in (ROOT / "benchmarks/README.md").read_text()
 
 
 @pytest.mark.parametrize("operation", TIMED)
