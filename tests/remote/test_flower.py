@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import os
 import signal
 import subprocess
@@ -14,9 +15,10 @@ import pytest
 import torch
 import yaml
 
-from fedbolic.data import HolderFiles, agree_names
+from fedbolic.data import HolderFiles, HolderTriples, agree_names, write_triple_names
 from fedbolic.federated import Evaluation
 from fedbolic.hierarchies import HierarchyEmbedding, SlotLayout
+from fedbolic.knowledge import KnowledgeEmbedding
 from fedbolic.remote import loopback
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.processes import Federation
@@ -253,12 +255,41 @@ def holders(folder):
     return own, HolderFiles({}, names=agreed["names"]), HolderFiles(shops, common=common, key=key)
 
 
+def triple_holders(folder):
+    """The same of triples, which name pain and treatments in common."""
+    files, key, kinds = folder / "files", folder / "names.key", ("entities", "relations")
+    files.mkdir()
+    key.write_text("a7" * 32)
+    lists, own = {kind: [] for kind in kinds}, []
+    agreed = {kind: folder / f"{kind}.names" for kind in kinds}
+    whole = {"validation_rate": 0.0, "test_rate": 0.0}
+    for i, holder in enumerate("abcde"):
+        file = files / f"{holder}.tsv"
+        file.write_text(f"drug{i}\ttreats\tpain\nflu{i}\tcauses\tpain\ndrug{i}\ttype{i}\tpill\n")
+        for kind, names in lists.items():
+            names.append(folder / f"{holder}.{kind}.names")
+        write_triple_names([file], lists["entities"][-1], lists["relations"][-1], key=key)
+        own.append(HolderTriples({holder: file}, **agreed, key=key, **whole))
+    for kind, names in lists.items():
+        agree_names(names, agreed[kind])
+    return own, HolderTriples(**agreed, **whole), HolderTriples(files, key=key, **whole)
+
+
+KNOWLEDGE = KnowledgeEmbedding(dim=2, rounds=2)
+
+
 @pytest.mark.parametrize(
-    "method",
-    [HierarchyEmbedding(dim=2, rounds=2), SlotLayout("published"), SlotLayout()],
-    ids=["trained", "published", "kept_at_home"],
+    ("method", "holders"),
+    [
+        (HierarchyEmbedding(dim=2, rounds=2), holders),
+        (SlotLayout("published"), holders),
+        (SlotLayout(), holders),
+        (KNOWLEDGE, triple_holders),
+        (dataclasses.replace(KNOWLEDGE, personal=("curvature",)), triple_holders),
+    ],
+    ids=["trained", "published", "kept_at_home", "triples", "own_curvature"],
 )
-def test_five_processes_with_five_files_do_what_a_simulation_does(method, tmp_path):
+def test_five_processes_with_five_files_do_what_a_simulation_does(method, holders, tmp_path):
     own, server, together = holders(tmp_path)
     settings = build(run, ["--runs", str(tmp_path), "--name=far", "--device=cpu"])
     settings |= {"method": method, "evaluation": Evaluation(every=2)}
