@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic.data import TripleSplit
+from fedbolic.knowledge import TripleScore
 from fedbolic.knowledge.ranking import tail_rank_scores, tail_ranks
 
 
@@ -68,3 +69,42 @@ def test_nan_is_refused():
     split, table = example(1)
     with pytest.raises(ValueError, match="NaN"):
         tail_ranks(lambda h, r: table[r, h] * torch.nan, split)
+
+
+@pytest.mark.parametrize("name", ["TransE", "RotatE"])
+def test_scores_are_those_of_pykeen_with_its_models(name):
+    """With rows of inverse relations by which heads have the scores that PyKEEN gives them."""
+    pytest.importorskip("pykeen")
+    from pykeen.evaluation import RankBasedEvaluator
+    from pykeen.models import RotatE, TransE
+    from pykeen.triples import CoreTriplesFactory
+
+    split, _ = example(3, entities=20, relations=3, triples=40, known=60)
+    n, m = len(split.entities), len(split.relations)
+    factory = CoreTriplesFactory(split.known, n, m)
+    settings = {"triples_factory": factory, "embedding_dim": 4, "random_seed": 0}
+    model = TransE(scoring_fct_norm=2, **settings) if name == "TransE" else RotatE(**settings)
+    model = model.double()
+    found = RankBasedEvaluator().evaluate(
+        model, split.triples, additional_filter_triples=[split.known], use_tqdm=False
+    )
+    tables = [
+        part[0]().detach()
+        for part in (model.entity_representations, model.relation_representations)
+    ]
+    if name == "TransE":
+        score = TripleScore("TransE", 4, "none")
+        rows = {"entity": tables[0], "relation": torch.cat((tables[1], -tables[1]))}
+    else:  # all real parts first, and unit numbers by their angles
+        score = TripleScore("RotatE", 8, "none")
+        angles = tables[1].angle()
+        entity = torch.cat((tables[0].real, tables[0].imag), 1)
+        rows = {"entity": entity, "relation": torch.cat((angles, -angles))}
+    ours = tail_rank_scores(
+        lambda h, r: score.scores(score.query_of(rows, h, r), rows["entity"]), split
+    )
+    names = {"mrr": "inverse_harmonic_mean_rank"} | {
+        f"hits_at_{k}": f"hits_at_{k}" for k in (1, 3, 10)
+    }
+    for own, theirs in names.items():
+        assert ours[own] == pytest.approx(found.get_metric(f"both.realistic.{theirs}"), abs=1e-6)
