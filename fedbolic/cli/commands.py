@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic.cli.client_list import ClientList, client_list
+from fedbolic.cli.completion import completion
 from fedbolic.cli.help import options_in_full
 from fedbolic.cli.overview import LISTS
 from fedbolic.cli.parser import command_line
@@ -243,6 +244,11 @@ def _list(name: str, _: dict[str, Any]) -> int:
     return 0
 
 
+def _completion(_: dict[str, Any]) -> int:
+    sys.stdout.write(completion())
+    return 0
+
+
 def _export(settings: dict[str, Any]) -> int:
     files = export(settings["run"], settings["to"], client=settings["client"])
     sys.stdout.write("".join(f"{file}\n" for file in files))
@@ -317,6 +323,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "sweep": _sweep,
     "flower": _flower,
     **{name: functools.partial(_list, name) for name in LISTS},
+    "completion": _completion,
     "export": _export,
     "account": _account,
     "audit": _audit,

@@ -26,6 +26,7 @@ FIRST_LINES = {
     "methods": "List the federated methods.",
     "data": "List the sources of clients, the data sets that they share out, and the partitions.",
     "layers": "List the hyperbolic layers.",
+    "completion": "Print a script that completes commands, options and names in bash and zsh.",
     "export": "Save the result of a run in the format of a file's extension, and its card.",
     "names": "Write the file of all names in some files: one of each holder, then one of all "
     "holders.",

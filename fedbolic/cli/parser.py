@@ -44,7 +44,7 @@ def command_line() -> ArgumentParser:
     command.add_argument("run", type=Path, help="Folder of the run.")
     commands.add_subcommand("resume", command, help=about["resume"])
     _add_reports(commands)
-    for name in LISTS:
+    for name in (*LISTS, "completion"):
         commands.add_subcommand(name, new_parser(), help=about[name])
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
