@@ -8,7 +8,7 @@ from fedbolic.cli.parser import command_line
 from fedbolic.run.packaged_configs import config_names
 from fedbolic.run.public_classes import heirs
 
-KINDS = {
+CLASS_OPTIONS = {
     "--method": ("Method",),
     "--data": ("Source", "Dataset", "GraphSet", "HierarchySet", "TripleSet"),
     "--data.dataset": ("Dataset",),
@@ -45,7 +45,8 @@ def completion() -> str:
     commands = _commands(command_line())
     values = {"--config": config_names()}
     values |= {
-        option: [x for kind in kinds for x in heirs(kind)] for option, kinds in KINDS.items()
+        option: [x for kind in kinds for x in heirs(kind)]
+        for option, kinds in CLASS_OPTIONS.items()
     }
     return SCRIPT.format(
         version=__version__,
