@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import knowledge
 from benchmarks.results import Results
+from fedbolic.core.rng import Rng
 from fedbolic.data import Families
 
 
@@ -52,6 +53,18 @@ def test_a_run_gives_all_figures(way, tmp_path):
     assert found["lr"] == 0.01
 
 
+def test_published_splits_are_trained_where_they_are_at_hand(tmp_path):
+    (tmp_path / "WN18RR").mkdir()
+    graph = Families(2, 3).read(None).held_out(Rng(0), 0.05, 0.05)
+    for name, part in (("train", graph.train), ("valid", graph.validation), ("test", graph.test)):
+        lines = ["\t".join(triple) for triple in graph.names(part)]
+        (tmp_path / "WN18RR" / f"{name}.txt").write_text("\n".join(lines))
+    found = knowledge.of_wn18rr(tmp_path, "RotE")
+    assert {f"test/{name}" for name in knowledge.FIGURES} <= found.keys()
+    with pytest.raises(FileNotFoundError, match="folder of triples"):
+        knowledge.of_wn18rr(tmp_path / "WN18RR", "RotE")
+
+
 def test_twins_are_compared_seed_by_seed(tmp_path, capsys):
     results = Results(tmp_path / "a.csv", quiet=True)
     for score, values in (("RotE", (0.1, 0.3)), ("RotH", (0.2, 0.5))):
@@ -62,3 +75,4 @@ def test_twins_are_compared_seed_by_seed(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "| pooled | 1 | RotH - RotE | +0.1500 (0.0500) |" in text
     assert "| pooled | 1 | RotE | 0.01 | 2 | 0.2000" in text
+    assert "| RotH | 0.473 | 0.551 | untested | untested |" in text
