@@ -15,10 +15,14 @@ from fedbolic.methods.moon import Moon
 from fedbolic.methods.personal.apfl import Apfl
 from fedbolic.methods.personal.apple import Apple
 from fedbolic.methods.personal.ditto import Ditto
+from fedbolic.methods.personal.fedala import FedALA
+from fedbolic.methods.personal.fedamp import FedAMP
+from fedbolic.methods.personal.feddbe import FedDBE
 from fedbolic.methods.personal.fedmtl import FedMTL
 from fedbolic.methods.personal.fedproto import FedProto
 from fedbolic.methods.personal.fedrep import FedRep
 from fedbolic.methods.personal.fedrod import FedRoD
+from fedbolic.methods.personal.perfedavg import PerFedAvg
 from fedbolic.methods.personal.pfedme import PFedMe
 from fedbolic.methods.private_steps import PrivateSteps
 from fedbolic.methods.scaffold import Scaffold
@@ -30,7 +34,10 @@ __all__ = [
     "Apple",
     "ClosedFormHead",
     "Ditto",
+    "FedALA",
+    "FedAMP",
     "FedAvg",
+    "FedDBE",
     "FedDyn",
     "FedMRUR",
     "FedMTL",
@@ -41,6 +48,7 @@ __all__ = [
     "Majority",
     "Moon",
     "PFedMe",
+    "PerFedAvg",
     "PrivateSteps",
     "RandomFeatures",
     "Scaffold",

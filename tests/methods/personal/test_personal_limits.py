@@ -1,0 +1,77 @@
+"""Limits and refusals of FedALA, FedAMP, FedDBE and Per-FedAvg."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedbolic.federated import Evaluation, FineTune, LocalTraining
+from fedbolic.methods import FedALA, FedAMP, FedAvg, FedDBE, PerFedAvg
+from fedbolic.nn.network.backbone import MLP
+from tests.conformance.loop import initial
+from tests.federated.simple_method import assert_near, federation, plain_network, rows_of, train
+
+COMMON = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(2, 3), "lr": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (FedALA, {"share_lr": 0.0}),
+        (FedALA, {"share_steps": 1.0}),
+        (FedAMP, {"alpha": 0.0}),
+        (FedAMP, {"sigma": -1.0}),
+        (FedAMP, {"coupling": -0.1}),
+        (FedDBE, {"penalty": -1.0}),
+        (FedDBE, {"momentum": 0.0}),
+        (FedDBE, {"momentum": 1.5}),
+        (PerFedAvg, {"personal_lr": 0.0}),
+    ],
+)
+def test_values_outside_their_range_are_refused(kind, changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        kind(**changes)
+
+
+def test_shares_are_clipped_to_the_unit_interval():
+    method = FedALA(**COMMON, share_lr=1e6)
+    state = train(method, federation())[0][-1]
+    shares = torch.cat([x.flatten() for x in state.client_states[0]["shares"].values()])
+    assert {0.0, 1.0} == set(shares.tolist())
+
+
+def test_models_far_apart_are_not_drawn_together():
+    """With a small sigma only equal models attract: local training."""
+    alone = FedAvg(**COMMON, sharing={"*": "personal"})
+    near, local = (
+        train(m, federation())[0][-1].client_states
+        for m in (FedAMP(**COMMON, sigma=1e-9, alpha=1e-9, coupling=0.0), alone)
+    )
+    for i, kept in local.items():
+        assert_near(near[i]["parameters"], kept["parameters"], 1e-12)
+
+
+def test_without_penalty_the_first_round_is_fedavg():
+    found, expected = (
+        train(dataclasses.replace(m, rounds=1), federation())[0][-1].server_state
+        for m in (FedDBE(**COMMON), FedAvg(**COMMON))
+    )
+    assert_near(found["parameters"], expected["parameters"], 1e-12)
+
+
+def test_the_personal_model_is_a_plain_step_from_the_common_one():
+    """One batch a round is half a pair, so the common model stays the initial one."""
+    data, whole = federation(), LocalTraining(1, None)
+    method = PerFedAvg(MLP((4,)), rounds=1, local=whole, personal_lr=0.3)
+    states, rows = train(method, data, evaluation=Evaluation(fine_tuning=FineTune(epochs=1)))
+    start = initial(method, data)
+    assert_near(states[-1].server_state["parameters"], start, 0.0)
+    for client in data.clients:
+        network = plain_network(start)
+        descent = torch.optim.SGD(network.parameters(), lr=0.3)
+        cross_entropy(network(client.train.tensors["x"]), client.train.tensors["y"]).backward()
+        descent.step()
+        loss = cross_entropy(network(client.test.tensors["x"]), client.test.tensors["y"])
+        (scored,) = rows_of(rows, "fine_tuned/loss", client=client.id)
+        assert scored == pytest.approx(loss.item(), rel=1e-12)
