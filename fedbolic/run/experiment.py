@@ -38,7 +38,7 @@ from fedbolic.run.callbacks import notify
 from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.run.embeddings import save_common_embedding
-from fedbolic.run.loaded_data import facts_of, load_data, suited_methods
+from fedbolic.run.loaded_data import facts_of, is_private, load_data, shown_data, suited_methods
 from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.run.record import RunFolder, refuse_existing, refuse_unclear_name
 from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
@@ -237,7 +237,8 @@ class _Job:
     def open_data(self) -> FederatedData | None:
         """The clients' data, if the run is not private and the clients are in this process."""
         is_remote = isinstance(self.trainer.engine, Remote)
-        return None if self.keeps_secrets or is_remote else self.data
+        is_closed = self.keeps_secrets or is_private(self.settings) or is_remote
+        return None if is_closed else self.data
 
     def arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """Context for training and evaluating clients in the run's precision."""
@@ -362,7 +363,7 @@ def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> bool:
     try:
         stream = job.stream.at("figures")
         with torch.no_grad(), stream.as_torch_global(job.device):
-            data = job.data if job.trainer.privacy is None else job.data.without_clients()
+            data = shown_data(job.data, job.settings)
             if isinstance(job.method, Reporting):
                 save_common_embedding(folder, job.method, state.server_state, data)
                 folder.save_figures(job.method.figures(state.server_state, data))

@@ -4,9 +4,11 @@ import dataclasses
 import inspect
 from typing import Any
 
+import torch
+
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
-from fedbolic.data import FederatedData, Split
+from fedbolic.data import FederatedData, Hierarchy, HierarchySplit, Split, TripleSplit
 from fedbolic.federated.contract.engine import Remote
 from fedbolic.run.configuration import import_class, one_line
 from fedbolic.run.public_classes import METHODS, heirs
@@ -50,6 +52,44 @@ def numbering_of(data: FederatedData) -> str:
     if data.holdout is not None:
         return data.holdout.test.numbering
     return data.clients[0].train.numbering if data.clients else ""
+
+
+def is_private(settings: dict[str, Any]) -> bool:
+    """True if noise protects the clients of a run, so that no result may show their data.
+
+    Args:
+        settings: Settings of :func:`~fedbolic.run.experiment.run`.
+    """
+    unit = settings["method"].traits.privacy_unit
+    return settings["privacy"] is not None or unit is not None
+
+
+def shown_data(data: FederatedData, settings: dict[str, Any]) -> FederatedData:
+    """The data that results of a run may show, which of a private run are no client's.
+
+    A private run shows the server's test set, but of hierarchies and triples the names alone: in
+    one process, that test set consists of the clients' own pairs.
+
+    Args:
+        data: Federated data.
+        settings: Settings of the run.
+    """
+    if not is_private(settings):
+        return data
+    server = data.holdout
+    if server is not None:
+        server = dataclasses.replace(server, test=_names_alone(server.test))
+    return dataclasses.replace(data.without_clients(), holdout=server)
+
+
+def _names_alone(split: Split) -> Split:
+    if isinstance(split, HierarchySplit):
+        none = Hierarchy(split.hierarchy.names, torch.empty(0, 2, dtype=torch.int64))
+        return dataclasses.replace(split, hierarchy=none, held=None)
+    if isinstance(split, TripleSplit):
+        none = torch.empty(0, 3, dtype=torch.int64)
+        return dataclasses.replace(split, triples=none, known=none)
+    return split
 
 
 def suited_methods(kind: type[Split]) -> list[str]:

@@ -24,7 +24,7 @@ from fedbolic.knowledge import KnowledgeGraph
 from fedbolic.run.computing import DTYPES
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
 from fedbolic.run.experiment import run
-from fedbolic.run.loaded_data import load_data, numbering_of
+from fedbolic.run.loaded_data import load_data, numbering_of, shown_data
 from fedbolic.run.record import RunFolder
 from fedbolic.run.trained import TrainedModel
 
@@ -38,7 +38,8 @@ def load(path: str | Path, *, client: int | None = None) -> LoadedResult:
     The configuration of a run is code, as for ``fedbolic resume``: load no folder that you would
     not run. The global model needs no data. A personal model is loaded with the client's data,
     which it may depend on, and an embedding or graph with the names in the data: its parents or
-    triples are those that the client holds, or those of the server's test set.
+    triples are those that the client holds, or those of the server's test set; the global result
+    of a private run has none.
 
     Args:
         path: Folder of the run, such as ``runs/fedavg/seed0``.
@@ -173,7 +174,8 @@ class _Finished:
     def _named(self) -> tuple[FederatedData, Client]:
         """The data, whose names are those of the rows, and the party whose result is loaded."""
         data = self._data()
-        party = data.holdout if self.client is None else self._client(data)
+        shown = shown_data(data, self.settings).holdout
+        party = shown if self.client is None else self._client(data)
         facts = self.folder.environment.get("data")
         before = facts.get("numbering") if isinstance(facts, dict) else None
         if before not in (None, numbering_of(data)):
