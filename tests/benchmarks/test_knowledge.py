@@ -36,13 +36,19 @@ def test_popularity_ranks_by_the_number_of_training_triples(tmp_path):
     assert knowledge.popularity(tmp_path, 0)["test/mrr"] == pytest.approx(mrr, abs=1e-12)
 
 
-def test_the_step_size_with_the_best_validation_is_chosen(tmp_path, monkeypatch):
-    found = {0.003: 0.2, 0.01: 0.5, 0.03: 0.3}
+@pytest.mark.parametrize(
+    ("found", "best"),
+    [
+        ({0.003: 0.2, 0.01: 0.5, 0.03: 0.3}, 0.01),  # no further step size is tried
+        ({0.003: 0.2, 0.01: 0.5, 0.03: 0.6, 0.1: 0.7, 0.3: 0.1}, 0.1),
+    ],
+)
+def test_the_step_size_with_the_best_validation_is_chosen(found, best, tmp_path, monkeypatch):
     monkeypatch.setattr(
         knowledge, "trained", lambda *given: {"validation/mrr": found[given[4]], "test/mrr": 0.0}
     )
     results = Results(tmp_path / "a.csv", quiet=True)
-    assert knowledge.chosen(results, tmp_path, "RotE", "pooled") == 0.01
+    assert knowledge.chosen(results, tmp_path, "RotE", "pooled") == best
 
 
 @pytest.mark.parametrize("way", knowledge.WAYS)
