@@ -1,4 +1,4 @@
-"""Files, columns, metrics and messages of a private run are declared on the page, with costs."""
+"""Files, columns, metrics and messages of a private run are declared, with costs."""
 
 import csv
 import logging
@@ -12,7 +12,7 @@ from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "fedbolic/federated/PRIVACY.md").read_text()
+DECLARED = ROOT / "docs/privacy/releases.csv"
 COHORTS = {
     "samples": [],
     "all": ["--cohort.rate", "1.0", "--cohort.sampling", "fixed"],
@@ -21,13 +21,12 @@ COHORTS = {
 
 
 def declared():
-    """Patterns on the page by kind; each row has a cost."""
-    table = PAGE.partition("### Releases of a run")[2].partition("\n#")[0]
-    rows = [row.split("|")[1:-1] for row in table.splitlines() if row.startswith("| ")][1:]
+    """Declared patterns by kind; each row has a cost."""
     found = {}
-    for kind, names, cost in rows:
-        assert cost.strip()
-        found.setdefault(kind.strip(), []).extend(re.findall(r"`([^`]+)`", names))
+    with DECLARED.open() as rows:
+        for kind, names, cost in csv.reader(rows):
+            assert cost
+            found.setdefault(kind, []).extend(re.findall(r"`([^`]+)`", names))
     return found
 
 
