@@ -3,7 +3,8 @@
 # make quick  one case of every test function of a FOLDER, before a commit: make quick FOLDER=tests/nn;
 #             without the tests that are marked processes, which start Python anew
 # make fuzz   the tests of properties on new examples, SEED=1 repeats those of a seed; and 1,000
-#             damaged files
+# make fuzz   the tests of properties on new examples, SEED=1 repeats those of a seed; 1,000 damaged
+#             files; and every row of every configuration
 # make docs   executes the notebooks, then make site
 # make site   builds the site in build/docs/html with the notebooks' stored outputs and checks its
 #             links; warnings are errors
@@ -64,7 +65,7 @@ fuzz: install
 	@echo "to repeat: make fuzz SEED=$(SEED)"
 	$(PYTEST) $(TYPED) $(FUZZ) tests
 	$(PYTEST) $(FUZZ) $(UNTYPED)
-	$(PYTEST) --slow tests/house/test_readers.py
+	$(PYTEST) --slow tests/house/test_readers.py tests/house/test_configs.py
 
 check: install
 	$(BIN)/ruff check
