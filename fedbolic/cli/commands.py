@@ -283,7 +283,7 @@ def _view(settings: dict[str, Any]) -> int:
     if file.exists():
         raise SetupError(f"{file} exists: remove it, or give another file with --to")
     with setting_up():
-        view(source, file, way=settings["way"], title=settings["title"])
+        view(source, file, **{name: settings[name] for name in ("way", "relation", "title")})
     sys.stdout.write(f"open {file} in a browser\n")
     return 0
 

@@ -116,6 +116,9 @@ def _add_hierarchies(commands: Any) -> None:
     command.add_argument(
         "--way", choices=WAYS, default="sectors", help="Layout of a taxonomy in the plane."
     )
+    command.add_argument(
+        "--relation", type=str, help="Relation of a knowledge graph, with tails as parents."
+    )
     command.add_argument("--title", type=str, help="Heading of the page.")
     commands.add_subcommand("view", command, help=FIRST_LINES["view"])
 

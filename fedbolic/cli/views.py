@@ -7,6 +7,7 @@ from fedbolic.data import HierarchyFile
 from fedbolic.hierarchies import Embedding, TreeLayout
 from fedbolic.hierarchies.embedding_tables import is_table
 from fedbolic.hierarchies.view import write_view
+from fedbolic.knowledge import KnowledgeGraph
 from fedbolic.run.configuration import SetupError
 from fedbolic.run.loading import load
 
@@ -22,24 +23,36 @@ def view(
     to: Path,
     *,
     way: Literal["sectors", "gaps"] = "sectors",
+    relation: str | None = None,
     title: str | None = None,
 ) -> None:
     """Write a page to look at a hierarchy: of a run, a taxonomy file, or an embedding.
 
     Args:
-        source: Folder of a run; a file of ``Embedding.save``, ``to_csv`` or ``to_parquet``; or a
-            taxonomy as :class:`~fedbolic.data.HierarchyFile` reads it, which is laid out in the
-            plane.
+        source: Folder of a run; a file of ``Embedding.save``, ``to_csv`` or ``to_parquet``, or of
+            ``KnowledgeGraph.save``; or a taxonomy as :class:`~fedbolic.data.HierarchyFile` reads
+            it, which is laid out in the plane.
         to: HTML file to write.
         way: Layout of a taxonomy: ``sectors`` around the origin, or ``gaps``.
+        relation: Relation of a knowledge graph, by whose known triples a tail is the parent of its
+            head; ``None`` for other sources.
         title: Heading of the page; by default the name of the source.
 
     Raises:
-        SetupError: If the run has no embedding.
+        SetupError: If the run has no embedding, or a relation is missing or not asked for.
         OSError: If a file is missing or cannot be written.
         ValueError: If a file is damaged, or its places cannot be shown in the plane.
     """
-    write_view(_embedding(source, way), to, title=title or source.resolve().name.partition(".")[0])
+    shown = _embedding(source, way) if relation is None else _related(source, relation)
+    write_view(shown, to, title=title or source.resolve().name.partition(".")[0])
+
+
+def _related(source: Path, relation: str) -> Embedding:
+    graph = load(source) if source.is_dir() else KnowledgeGraph.load(source)
+    if not isinstance(graph, KnowledgeGraph):
+        raise SetupError(f"{source} is no knowledge graph: leave the relation out")
+    known = graph.known[graph.known[:, 1] == graph.relation(relation)]
+    return Embedding(graph.entities, graph.places(relation), known[:, [0, 2]])
 
 
 def _embedding(source: Path, way: Literal["sectors", "gaps"]) -> Embedding:
@@ -47,6 +60,8 @@ def _embedding(source: Path, way: Literal["sectors", "gaps"]) -> Embedding:
         found = load(source)
         if isinstance(found, Embedding):
             return found
+        if isinstance(found, KnowledgeGraph):
+            raise SetupError(f"{source} is a knowledge graph: name a relation with --relation")
         raise SetupError(f"{source} is a run of a model without nodes: only hierarchies are shown")
     if source.suffix in EMBEDDINGS or (source.suffix == ".csv" and is_table(source)):
         return Embedding.load(source)

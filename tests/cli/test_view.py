@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedbolic.cli import views
 from fedbolic.data import BalancedTree
 from fedbolic.hierarchies import Embedding, TreeLayout
 
@@ -68,3 +69,22 @@ def test_a_run_without_nodes_is_refused(fedbolic, taxonomy, runs, config):
     code, _, error = fedbolic("view", runs / "b" / "seed0")
     assert code == 2
     assert "only hierarchies are shown" in error
+
+
+def test_a_relation_of_a_knowledge_graph_becomes_a_page(fedbolic, taxonomy, runs, monkeypatch):
+    words = ("--config", "knowledge/quick", "--method.rounds", 1, "--runs", runs, "--name", "c")
+    assert fedbolic("run", *words)[0] == 0
+    run, shown = runs / "c" / "seed0", []
+    assert fedbolic("export", run, "--to", "graph.npz")[0] == 0
+    monkeypatch.setattr(views, "write_view", lambda embedding, *_, **__: shown.append(embedding))
+    for source in (run, "graph.npz"):
+        assert fedbolic("view", source, "--relation", "parent")[0] == 0
+        assert "family0_person4" in shown.pop().ancestors("family0_person9")  # as in a heap
+    for source, words, said in (
+        (run, (), "name a relation with --relation"),
+        (run, ("--relation", "parents"), "did you mean 'parent'"),
+        (taxonomy, ("--relation", "parent"), "no knowledge graph"),
+    ):
+        code, _, error = fedbolic("view", source, *words)
+        assert code == 2
+        assert said in " ".join(error.split())
