@@ -24,6 +24,7 @@ Takes 20 minutes.
 
 import argparse
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -157,6 +158,7 @@ def chosen(results: Results, root: Path, score: ScoreName, way: str) -> float:
     return max(found, key=lambda lr: found[lr])
 
 
+@functools.cache
 def federation(
     root: Path, clients: int, seed: int, partition: type[ByRelation | ByEntity] = ByRelation
 ) -> FederatedData:
