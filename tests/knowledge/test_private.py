@@ -7,7 +7,8 @@ import torch
 
 from fedbolic.core.rng import Rng
 from fedbolic.data import ByEntity, Families, PartitionedTriples
-from fedbolic.federated import ClientPrivacy, LocalTraining, Trainer
+from fedbolic.federated import ClientPrivacy, DistributedNoise, LocalTraining, SumPrivacy, Trainer
+from fedbolic.federated.secure import SecureSum
 from fedbolic.knowledge import KnowledgeEmbedding
 from fedbolic.nn import NegativeSampler
 from tests.federated.agreement import assert_engines_agree
@@ -65,3 +66,13 @@ def test_rows_cannot_be_made_private(data):
 @pytest.mark.parametrize("personal", [(), ("curvature",)])
 def test_engines_agree_on_tables(data, personal):
     assert_engines_agree(dataclasses.replace(TABLE, personal=personal), data)
+
+
+def test_the_noise_of_the_clients_gives_the_same_mean_under_a_secure_sum(data):
+    privacy = SumPrivacy(4, 1e-2, noise_multiplier=0.01, clip_norm=1.0, bits=28)
+    noisy = SecureSum(DistributedNoise(TABLE, privacy, noise=SeededKeys()), threshold=4)
+    after = train(noisy, data)[0][-1].server_state["inner"]["inner"]["parameters"]
+    plain = dataclasses.replace(QUIET, clip_norm=1.0)
+    expected = train(TABLE, data, privacy=plain)[0][-1].server_state["parameters"]
+    for name, table in expected.items():
+        assert 0 < float((after[name] - table).abs().max()) < 3.0 * 0.01 * 6  # six deviations
