@@ -36,10 +36,12 @@ def partition(
     reports = [partition_report(settings["data"].load(Rng(seed).at("data"))) for seed in seeds]
     for seed, report in zip(seeds, reports, strict=True):
         print(f"seed {seed}\n\n{report.table()}\n")
-    for name, of in MEANS.items():
+    cells = []
+    for of in MEANS.values():
         values = [of(report) for report in reports]
-        mean, least, most = statistics.fmean(values), min(values), max(values)
-        print(f"{name}: {mean:.3f} ({least:.3f} to {most:.3f} over {len(values)} seeds)")
+        ends = f", {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
+        cells.append(f"{statistics.fmean(values):.3f}{ends}")
+    print(f"{head('parts', 'seeds', *MEANS)}\n{line(config.stem, len(seeds), *cells)}")
     if plot is not None:
         draw(reports[0], plot)
 
@@ -51,8 +53,9 @@ MEANS: dict[str, Callable[[PartitionReport], float]] = {
     ),
     "clustering": lambda report: statistics.fmean(part.clustering for part in report.parts),
     "heterogeneity": lambda report: report.heterogeneity,
+    "Forman-Ricci": lambda report: statistics.fmean(part.ricci for part in report.parts),
 }
-"""Quantities of Table 2 of the paper."""
+"""Quantities of Table 2 of the paper, and of its Figure 5 the mean over clients."""
 
 
 def draw(report: PartitionReport, file: Path) -> None:

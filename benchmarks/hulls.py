@@ -9,8 +9,9 @@ every row through the whole protocol, with the errors of the grouping and what t
 *leakage*: cores together with a least count of points in a bin. *peeling*: CPU seconds for a
 million points. *rivals*: other summaries of a client's classes. *peers*: times over those of
 scipy's hull and of scikit-learn's machines, a minute. *dimensions*: 2, 3 and 5 dimensions, on
-embeddings in ``--folder``, which are computed if it lacks them. Every figure is kept in the file of
-results as it is computed; a run that was interrupted goes on from there.
+embeddings in ``--folder``, which are computed if it lacks them. *distortion*: hulls and accuracy
+over the width of the bins on Olsson's cells, a minute, drawn into the file ``--plot``. Every figure
+is kept in the file of results as it is computed; a run that was interrupted goes on from there.
 
 Takes hours in all; a table takes 10 minutes and more.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from benchmarks import hull_tables
 from benchmarks.hull_dimensions import dimensions_table
+from benchmarks.hull_distortion import distortion_table
 from benchmarks.hull_peers import peers_table
 from benchmarks.hull_rivals import rivals_table
 from benchmarks.results import Results
@@ -40,12 +42,14 @@ TABLES: dict[str, Callable[[Results, int], None]] = {
 
 def main() -> None:
     """Compute and print the tables."""
-    args, names = parser(__doc__, "hulls.csv"), [*TABLES, "dimensions"]
+    args, names = parser(__doc__, "hulls.csv"), [*TABLES, "dimensions", "distortion"]
     args.add_argument("--tables", nargs="+", choices=names, default=names)
     args.add_argument("--seeds", type=int, default=10, help="draws of every set")
     args.add_argument("--folder", type=Path, default=Path("embeddings"), help="embeddings")
+    args.add_argument("--plot", type=Path, help="file of the figure of distortion")
     given = args.parse_args()
     tables = {**TABLES, "dimensions": partial(dimensions_table, folder=given.folder)}
+    tables["distortion"] = partial(distortion_table, plot=given.plot)
     for table in given.tables:
         tables[table](Results(given.results), given.seeds)
 

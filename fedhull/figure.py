@@ -40,7 +40,7 @@ def hull_figure(
     curves, colours = [], []
     for label in np.unique(owners):
         corners = grid.decode(bins[owners == label])
-        curves.append(_outline(corners[hull(corners, c=grid.c)], c=grid.c))
+        curves.append(outline(corners[hull(corners, c=grid.c)], c=grid.c))
         colours.append(names[groups[owners == label][0]])
     num_hulls = len(curves)
     lines = boundary.curves(server_state["model"], c=grid.c)
@@ -63,7 +63,7 @@ def hull_figure(
     )
 
 
-def _outline(corners: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Float[np.ndarray, "m 2"]:
+def outline(corners: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Float[np.ndarray, "m 2"]:
     """Points along the geodesic sides of a hull, back to the first corner.
 
     Args:
