@@ -1,4 +1,6 @@
-"""Accuracy over a parameter, from a sweep with settings: ``python -m benchmarks.figure5 RUNS``.
+"""Accuracy over a parameter, from sweeps with settings, as a table and a figure.
+
+    python -m benchmarks.figure5 RUNS
 
 The settings of a sweep must be named by a parameter and a number, such as ``mu 0.2``. Each sweep's
 folder becomes a panel with one line per row: the mean over seeds and its 95 % interval.
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.script import parser
-from benchmarks.table import half_width
+from benchmarks.table import half_width, head, interval, line
 from fedbolic.report.table_rows import find
 from fedbolic.report.text_report import G_FL, summary
 
@@ -23,8 +25,8 @@ WIDE = 100.0
 """Ratio of the parameter's values above which the axis is logarithmic."""
 
 
-def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> None:
-    """Draw one sweep: accuracy on the server's test set over the parameter."""
+def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> str:
+    """Draw one sweep, accuracy on the server's test set over the parameter; return its table."""
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     parameter = ""
     for setting in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -47,10 +49,15 @@ def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> None:
     axes.set(xlabel=parameter, ylabel="accuracy %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
+    rows = [head(parameter, *(f"{value:g}" for value in sorted(places)))]
+    for name, measured in lines.items():
+        cells = {value: interval(accuracies) for value, accuracies in measured}
+        rows.append(line(name, *(cells.get(value, "") for value in sorted(places))))
+    return "\n".join(rows)
 
 
 def main() -> None:
-    """Draw the given sweeps side by side."""
+    """Print the tables of the given sweeps, and draw them side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -63,7 +70,7 @@ def main() -> None:
     panels = canvas.subplots(1, len(options.folders), squeeze=False)[0]
     colours: dict[str, str] = {}
     for axes, folder in zip(panels, options.folders, strict=True):
-        panel(axes, folder, colours)
+        print(f"**{folder.name}**\n\n{panel(axes, folder, colours)}\n")
     canvas.savefig(options.plot, dpi=100)
     print(options.plot)
 

@@ -62,7 +62,7 @@ def test_a_panel_shows_the_mean_of_the_accuracies_recorded(tmp_path):
         rows = {"FLP": {"data.offset": value, "data.num_points": 400, "data.least": 20}}
         sweep(QUICK, rows, seeds=(0, 1), runs=tmp_path, name=f"mu {value}")
     axes = Figure().subplots()
-    figure5.panel(axes, tmp_path, {"other": "C0"})
+    printed = figure5.panel(axes, tmp_path, {"other": "C0"})
     (shown,) = axes.containers
     line, _, (bars,) = shown.lines
     expected = [accuracies(tmp_path / f"mu {value}") for value in (0.2, 0.4)]
@@ -71,6 +71,8 @@ def test_a_panel_shows_the_mean_of_the_accuracies_recorded(tmp_path):
     for (low, high), of in zip(bars.get_segments(), expected, strict=True):
         half = 12.7062 * np.std(of, ddof=1) / np.sqrt(2)  # Student's table, one degree of freedom
         assert (low[1], high[1]) == pytest.approx((np.mean(of) - half, np.mean(of) + half))
+    cells = [table.interval(of) for of in expected]
+    assert printed.splitlines()[::2] == ["| mu | 0.2 | 0.4 |", f"| FLP | {' | '.join(cells)} |"]
     assert (axes.get_xlabel(), shown.get_label(), line.get_color()) == ("mu", "FLP", "C1")
 
 

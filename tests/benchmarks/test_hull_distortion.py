@@ -1,4 +1,4 @@
-"""Hulls over the width of the bins: distances by brute force, and a figure that shows both hulls."""
+"""Hulls over the width of the bins: distances by brute force, and a figure with both hulls."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from fedhull import PolarGrid
 
 @pytest.fixture(scope="module")
 def data():
-    return HalfPlanes(num_points=300, least=30).load(Rng(0))
+    return HalfPlanes(num_points=120, least=20).load(Rng(0))
 
 
 def test_the_gap_is_hausdorffs_by_brute_force():
@@ -31,7 +31,7 @@ def test_the_gap_is_hausdorffs_by_brute_force():
 def test_narrow_bins_barely_move_a_corner_and_wide_ones_do(data):
     fine, coarse = (distorted(data, PolarGrid(e, 0.95), 0) for e in (0.001, 1.0))
     assert fine["moved"] <= 0.0005  # half of the width
-    assert 0.0005 < coarse["moved"]
+    assert coarse["moved"] > 0.0005
     assert coarse["corners"] <= fine["corners"] <= fine["most corners"]
 
 
