@@ -307,6 +307,8 @@ class TripleScore:
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
     """Product of matrices in their own precision, for distances of close points are differences."""
+    if not torch.amp.is_autocast_available(x.device.type):
+        return x @ y
     with torch.autocast(x.device.type, enabled=False):  # bfloat16 would leave two digits
         return x @ y
 

@@ -182,6 +182,15 @@ def test_automatic_casts_change_no_score(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_shapes_of_scores_need_no_values(name):
+    with torch.device("meta"):
+        scorer = TripleScorer(TripleScore(name, DIM), 5, 3)
+        triples = torch.tensor([[0, 1, 2], [3, 0, 4]])
+        assert scorer(triples).shape == (2,)
+        assert scorer.tail_scores(triples[:, 0], triples[:, 1]).shape == (2, 5)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_derivatives_are_those_of_differences(name):
     score = TripleScore(name, DIM)
     given = {name: x.requires_grad_() for name, x in tables(score).items()}
