@@ -1,4 +1,4 @@
-"""The Flower app: the server in one process, every client in its own.
+"""The Flower app: its server, and the answers of its clients.
 
 Both read the run's configuration from the app. A node may override parts of it with its own file,
 for example the path of its data. A node with privacy accounts reads its own file alone.
@@ -30,12 +30,10 @@ from fedbolic.run.progress import ProgressBar
 from fedbolic.run.reproducible import reproducible
 
 with extra("flower", "fedbolic.remote"):
-    from flwr.app import Context, Message
-    from flwr.clientapp import ClientApp
+    from flwr.app import Context, RecordDict
     from flwr.serverapp import Grid, ServerApp
 
 server = ServerApp()
-client = ClientApp()
 
 
 @server.main()
@@ -51,6 +49,7 @@ def run_server(grid: Grid, context: Context) -> None:
                 timeout=float(app["timeout"]),
                 least=int(app["least"]),
                 accounts=str(app.get("accounts", "")),
+                files=str(app.get("nodes", "")),
             )
         path = Path(settings["runs"]) / settings["name"] / f"seed{settings['seed']}"
         bar = ProgressBar(settings["name"])
@@ -75,16 +74,17 @@ def _telling(file: str) -> Iterator[None]:
             Path(file).write_text(json.dumps(outcome))
 
 
-@client.query()
-@client.train()
-@client.evaluate()
-def reply(message: Message, context: Context) -> Message:
-    """Reply of this node's client to a request of the server."""
-    settings = _settings(context)
-    own = _client(settings, context)
-    request = from_records(message.content)
+def answer(content: RecordDict, context: Context) -> RecordDict:
+    """Answer of this node's client to the content of a request.
+
+    Args:
+        content: Records of the request.
+        context: Configuration of the app and of the node.
+    """
+    settings, own = _held(context)
+    request = from_records(content)
     if request.get("task") == "handshake":
-        return Message(to_records(handshake(own)), reply_to=message)
+        return to_records(handshake(own))
     evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
     accounts = _accounts(context)
     noise, private = score_noise_of(context.node_config), settings.get("privacy") is not None
@@ -92,8 +92,24 @@ def reply(message: Message, context: Context) -> Message:
     node = Node(settings["method"], own, settings["channels"], evaluation, *kept)
     device = own.no_inputs.device
     with reproducible(device), arithmetic(settings["precision"], device):
-        told = node.reply(request)
-    return Message(to_records(told), reply_to=message)
+        return to_records(node.reply(request))
+
+
+_last: dict[str, tuple[dict[str, Any], Client]] = {}
+"""Settings and client of the latest request, by all that they were made from."""
+
+
+def _held(context: Context) -> tuple[dict[str, Any], Client]:
+    """Settings and client of this node, made once as long as nothing has changed."""
+    node = dict(context.node_config)
+    own = Path(str(node["config"])).read_text() if "config" in node else ""
+    made_from = json.dumps([own, node, dict(context.run_config)], sort_keys=True)
+    if made_from not in _last:
+        settings = _settings(context)
+        client = _client(settings, context)
+        _last.clear()
+        _last[made_from] = settings, client
+    return _last[made_from]
 
 
 def _settings(context: Context) -> dict[str, Any]:

@@ -33,7 +33,7 @@ publisher = "fedbolic"
 
 [tool.flwr.app.components]
 serverapp = "fedbolic.remote.app:server"
-clientapp = "fedbolic.remote.app:client"
+clientapp = "fedbolic.remote.client:client"
 
 [tool.flwr.app.config]
 """
@@ -53,9 +53,12 @@ class DeploymentConfig:
         clients: Number of clients, at least 1; ``None`` for the number in this machine's data.
         accounts: Folder of the clients' privacy accounts, which a method with noise at the clients
             needs; the data of the clients on this machine are named ``client0``, ``client1``, ...
+        nodes: Folder of one YAML file for every node, whose settings override the run's at that
+            node, such as the path of its own data. Nodes are numbered in the order of the files'
+            names. ``None`` if all share the run's data.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is out of range, or both ``accounts`` and ``nodes`` are given.
     """
 
     timeout: float = 600.0
@@ -63,8 +66,14 @@ class DeploymentConfig:
     simulated: bool = False
     clients: int | None = None
     accounts: Path | str | None = None
+    nodes: Path | str | None = None
 
     def __post_init__(self) -> None:
+        if self.accounts is not None and self.nodes is not None:
+            raise ValueError(
+                "nodes with accounts read one common file on this machine: leave out nodes, or "
+                "start SuperNodes whose own configurations name their accounts"
+            )
         check.positive(timeout=self.timeout)
         check.at_least(1, least=self.least, clients=1 if self.clients is None else self.clients)
 
@@ -122,8 +131,8 @@ def flower(
 def go_on(path: Path) -> None:
     """Resume a stopped run of :func:`flower`.
 
-    Of its deployment only ``timeout``, ``least`` and ``accounts`` are restored: a simulated run
-    is resumed with SuperNodes, one for each client of the data.
+    Of its deployment ``timeout``, ``least``, ``accounts`` and ``nodes`` are restored: a simulated
+    run is resumed with SuperNodes, one for each client of the data.
 
     Args:
         path: Folder of the run.
@@ -174,14 +183,29 @@ def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, An
         settings["method"].check_deployed()
     return {
         "config": describe(run, settings),
-        "clients": deployment.clients or len(load_data(settings).clients),
+        "clients": deployment.clients or _num_clients(settings, deployment),
         "timeout": deployment.timeout,
         "least": deployment.least,
         "accounts": str(Path(deployment.accounts).absolute()) if deployment.accounts else "",
+        "nodes": str(Path(deployment.nodes).absolute()) if deployment.nodes else "",
         "overwrite": False,
         "resume": "",
         "outcome": "",
     }
+
+
+def _num_clients(settings: dict[str, Any], deployment: DeploymentConfig) -> int:
+    if deployment.nodes:
+        return len(_own_files(deployment.nodes))
+    return len(load_data(settings).clients)
+
+
+def _own_files(folder: Path | str) -> list[Path]:
+    """Configurations of the nodes in a folder, client 0 first."""
+    files = sorted(Path(folder).glob("*.yaml"))
+    if not files:
+        raise FileNotFoundError(f"{folder} has no .yaml file: it needs one for every node")
+    return files
 
 
 def _check_accounts(
@@ -223,6 +247,9 @@ def _serve(path: Path, app: dict[str, Any], deployment: DeploymentConfig) -> Non
         }
         _write_app(folder / "app", {**app, **own})
         nodes = [f"partition-id={i}" for i in range(number)]
+        if app["nodes"]:
+            files = _own_files(app["nodes"])
+            nodes = [f'{node} config="{file}"' for node, file in zip(nodes, files, strict=True)]
         if app["accounts"]:  # these nodes read their own file and nothing of the app
             (file := folder / "nodes.yaml").write_text(app["config"])
             kept = f'clients={number} config="{file}" accounts="{app["accounts"]}"'

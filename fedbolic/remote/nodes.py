@@ -72,6 +72,7 @@ class Nodes(Remote):
             clients are asked, all must reply. Otherwise the run stops and can be resumed.
         accounts: Folder of the privacy accounts of nodes on this machine, to resume with it;
             ``""`` if there is none.
+        files: Folder of the own configurations of nodes on this machine, likewise.
 
     Raises:
         ValueError: If a value is out of range.
@@ -85,11 +86,13 @@ class Nodes(Remote):
         timeout: float = 600.0,
         least: int = 1,
         accounts: str = "",
+        files: str = "",
     ) -> None:
         check.at_least(1, num_clients=num_clients, least=least)
         check.positive(timeout=timeout)
         self.transport, self.num_clients = transport, num_clients
-        self.timeout, self.least, self.accounts = timeout, least, accounts
+        self.timeout, self.least = timeout, least
+        self.kept = {"accounts": accounts, "nodes": files}
         self.handshakes: dict[int, Tree] = {}
         self.refused: set[int] = set()
         self.num_classes = check.MOST_CLASSES
@@ -100,7 +103,7 @@ class Nodes(Remote):
     @property
     @override
     def deployment(self) -> dict[str, float | str]:
-        kept = {"accounts": self.accounts} if self.accounts else {}
+        kept = {name: folder for name, folder in self.kept.items() if folder}
         return {"timeout": self.timeout, "least": self.least, **kept}
 
     @override

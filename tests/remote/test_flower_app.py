@@ -19,6 +19,7 @@ flwr = pytest.importorskip("flwr.app")
 serverapp = pytest.importorskip("flwr.serverapp")
 identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
 app = pytest.importorskip("fedbolic.remote.app")
+client = pytest.importorskip("fedbolic.remote.client").client
 
 
 class Here(serverapp.Grid):
@@ -33,7 +34,7 @@ class Here(serverapp.Grid):
             10 + i: flwr.Context(
                 run_id=1,
                 node_id=10 + i,
-                node_config=config,
+                node_config={**config, "num-partitions": len(configs)},  # answers in this process
                 state=flwr.RecordDict(),
                 run_config=settings,
             )
@@ -65,7 +66,7 @@ class Here(serverapp.Grid):
                 continue
             ids.append(f"{node} {len(self.replies)}")
             message.metadata.__dict__["_message_id"] = ids[-1]
-            self.replies[ids[-1]] = app.client(message, self.contexts[node])
+            self.replies[ids[-1]] = client(message, self.contexts[node])
         return ids
 
     def pull_messages(self, message_ids):
