@@ -8,6 +8,13 @@ from fedbolic.core.imports import extra
 
 with extra("data", "a download"):
     import pooch
+    import requests
+    from tqdm import tqdm
+
+TIMEOUT = 30.0
+"""Seconds without a byte after which a connection counts as broken."""
+
+_CHUNK = 2**16
 
 
 def cache() -> Path:
@@ -18,7 +25,9 @@ def cache() -> Path:
 def fetch(urls: Sequence[str], checksum: str | None, *, name: str) -> Path:
     """A file in the user's cache, downloaded if it is missing or damaged.
 
-    A download is written under a temporary name and renamed only after its checksum is verified.
+    A download is written under a temporary name and renamed only after its checksum is verified. If
+    the checksum is known and the connection breaks, the part remains in the cache, and the next
+    attempt or the next mirror continues after it.
 
     Args:
         urls: Mirrors, tried in order until one succeeds.
@@ -38,7 +47,8 @@ def fetch(urls: Sequence[str], checksum: str | None, *, name: str) -> Path:
                 known_hash=checksum,
                 fname=path.name,
                 path=path.parent,
-                progressbar=sys.stderr.isatty(),
+                progressbar=sys.stderr.isatty() if checksum is None else False,
+                downloader=None if checksum is None else _Resuming(path),  # pyright: ignore[reportArgumentType]
             )
         except (OSError, ValueError) as error:  # errors of requests are OSErrors
             response = getattr(error, "response", None)
@@ -52,3 +62,49 @@ def fetch(urls: Sequence[str], checksum: str | None, *, name: str) -> Path:
     raise (ValueError if wrong else ConnectionError)(
         f"cannot download {name}: try again, or set root to a folder that contains it ({told})"
     )
+
+
+class _Resuming:
+    """Download that continues as long as each connection brings something, for :mod:`pooch`.
+
+    Args:
+        path: The file in the cache; its part lies next to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.part = path.with_name(f"{path.name}.part")
+
+    def __call__(self, url: str, output: str, _: object) -> None:
+        """Download to a file, by way of the part."""
+        while True:
+            before = self._size()
+            try:
+                self._continue(url, before)
+                break
+            except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+                if self._size() <= before:
+                    raise
+        self.part.replace(output)
+
+    def _size(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def _continue(self, url: str, start: int) -> None:
+        """Ask for all after the first bytes; a server that sends the whole begins anew."""
+        # compressed on the way, it could not be continued
+        asked = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+        with requests.get(url, headers=asked, stream=True, timeout=TIMEOUT) as reply:
+            if start and reply.status_code == requests.codes.requested_range_not_satisfiable:
+                self.part.unlink()  # it is complete but wrong, or longer than the file
+                return self._continue(url, 0)
+            reply.raise_for_status()
+            start = start if reply.status_code == requests.codes.partial_content else 0
+            total = start + int(reply.headers.get("Content-Length", 0)) or None
+            with (
+                self.part.open("ab" if start else "wb") as file,
+                tqdm(total=total, initial=start, unit="B", unit_scale=True, disable=None) as bar,
+            ):
+                for chunk in reply.iter_content(_CHUNK):
+                    file.write(chunk)
+                    bar.update(len(chunk))
+        return None
