@@ -34,7 +34,7 @@ def num_lines(script: Path) -> int:
 
 
 def write_files(folder: Path) -> None:
-    """Write the files that the scripts read: images, a table and two taxonomies."""
+    """Write the files that the scripts read: images, tables and two taxonomies."""
     draws = np.random.default_rng(0).random((90, 2))
     for kind, colour in {"cats": (200, 50, 50), "dogs": (50, 50, 200)}.items():
         (folder / "pets" / kind).mkdir(parents=True)
@@ -42,6 +42,9 @@ def write_files(folder: Path) -> None:
             Image.new("RGB", (40, 30 + i), colour).save(folder / "pets" / kind / f"{i}.png")
     rows = [f"{a},{b},{'ill' if a > b else 'well'},h{i % 3}" for i, (a, b) in enumerate(draws)]
     (folder / "patients.csv").write_text("\n".join(["age,dose,outcome,hospital", *rows]))
+    for city in ("bath", "ely", "leeds", "wells", "york"):
+        own = [row.rpartition(",")[0] for row in rows]
+        (folder / f"{city}.csv").write_text("\n".join(["age,dose,outcome", *own]))
     (folder / "shops").mkdir()
     (folder / "shops/north.csv").write_text("MacBook,laptops\nlaptops,computers\n")
     (folder / "shops/south.csv").write_text("ThinkPad,laptops\nlaptops,computers\n")

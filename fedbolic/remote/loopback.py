@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from fedbolic.core import check
+from fedbolic.core.rng import Rng
+from fedbolic.data import FederatedData, Source
 from fedbolic.federated import RunStoppedError
 from fedbolic.methods import FedAvg
 from fedbolic.remote.accounts import PrivacyAccounts
@@ -55,7 +59,8 @@ class DeploymentConfig:
             needs; the data of the clients on this machine are named ``client0``, ``client1``, ...
         nodes: Folder of one YAML file for every node, whose settings override the run's at that
             node, such as the path of its own data. Nodes are numbered in the order of the files'
-            names. ``None`` if all share the run's data.
+            names, and the server has a test set only if the run names ``data`` as well. ``None`` if
+            all share the run's data.
 
     Raises:
         ValueError: If a value is out of range, or both ``accounts`` and ``nodes`` are given.
@@ -76,6 +81,15 @@ class DeploymentConfig:
             )
         check.positive(timeout=self.timeout)
         check.at_least(1, least=self.least, clients=1 if self.clients is None else self.clients)
+
+
+@dataclass(frozen=True)
+class AtNodes(Source):
+    """Data of which the server has none, not even a test set: every node reads its own."""
+
+    @override
+    def load(self, rng: Rng) -> FederatedData:
+        raise FileNotFoundError("the data are at the nodes")
 
 
 def _write_app(folder: Path, config: Mapping[str, Any]) -> None:
@@ -179,6 +193,8 @@ def prepare(
 
 def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, Any]:
     """Configuration of an app, which the server and its clients read."""
+    if deployment.nodes:
+        settings = {"data": AtNodes(), **settings}
     if "method" in settings:  # the default method is safe to deploy
         settings["method"].check_deployed()
     return {
@@ -196,12 +212,19 @@ def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, An
 
 def _num_clients(settings: dict[str, Any], deployment: DeploymentConfig) -> int:
     if deployment.nodes:
-        return len(_own_files(deployment.nodes))
+        return len(own_files(deployment.nodes))
     return len(load_data(settings).clients)
 
 
-def _own_files(folder: Path | str) -> list[Path]:
-    """Configurations of the nodes in a folder, client 0 first."""
+def own_files(folder: Path | str) -> list[Path]:
+    """Configurations of the nodes in a folder, client 0 first.
+
+    Args:
+        folder: Folder with a ``.yaml`` file for every node.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
     files = sorted(Path(folder).glob("*.yaml"))
     if not files:
         raise FileNotFoundError(f"{folder} has no .yaml file: it needs one for every node")
@@ -248,7 +271,7 @@ def _serve(path: Path, app: dict[str, Any], deployment: DeploymentConfig) -> Non
         _write_app(folder / "app", {**app, **own})
         nodes = [f"partition-id={i}" for i in range(number)]
         if app["nodes"]:
-            files = _own_files(app["nodes"])
+            files = own_files(app["nodes"])
             nodes = [f'{node} config="{file}"' for node, file in zip(nodes, files, strict=True)]
         if app["accounts"]:  # these nodes read their own file and nothing of the app
             (file := folder / "nodes.yaml").write_text(app["config"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedbolic.remote import processes
+from fedbolic.remote.loopback import AtNodes, own_files
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
 from tests.command_line import refused
@@ -43,6 +44,21 @@ def test_clients_may_be_counted_without_their_data(fedbolic, config, tmp_path):
     words = ["--deployment.clients=7", "--app", tmp_path / "app"]
     assert fedbolic("flower", "--config", config, *words)[0] == 0
     assert app_of(tmp_path / "app")["clients"] == 7
+
+
+def test_nodes_with_own_files_are_counted_and_leave_the_server_without_data(fedbolic, tmp_path):
+    (own := tmp_path / "own").mkdir()
+    words = ["flower", "--method", "FedAvg", "--deployment.nodes", own, "--app", tmp_path / "app"]
+    assert refused(fedbolic(*words), names=["has no .yaml file"])
+    for city in ("york", "bath"):
+        (own / f"{city}.yaml").write_text("seed: 1\n")
+    assert fedbolic(*words)[0] == 0
+    app = app_of(tmp_path / "app")
+    assert (app["clients"], app["nodes"]) == (2, str(own))
+    assert build(run, ["--config", app["config"]])["data"] == AtNodes()
+    assert [file.stem for file in own_files(own)] == ["bath", "york"]
+    both = ["--deployment.accounts", tmp_path]
+    assert refused(fedbolic(*words, *both), names=["leave out nodes"])
 
 
 @pytest.mark.parametrize(
