@@ -18,32 +18,36 @@ class _LorentzSum(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         x, y, w, c = inputs
-        times = []
-        for s in (x, y):
-            size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-            times.append((size, (size * size + 1 / c).sqrt()))
-        (size, time), (other, far) = times
-        radial = (size - other) * (size + other) / (time + far)  # difference of times
-        apart = torch.linalg.vector_norm(x - y, dim=-1, keepdim=True)
-        gap = (c / 2 * (apart - radial) * (apart + radial)).clamp(min=0)
-        square = (1 + w).square() + 2 * w * gap
+        info = torch.finfo(x.dtype)
+        size, other = (
+            torch.linalg.vector_norm(s, dim=-1, keepdim=True).clamp(
+                info.tiny**0.5, (info.max / 8) ** 0.5
+            )
+            for s in (x, y)
+        )
+        time, far = ((of * of + 1 / c).sqrt() for of in (size, other))
+        along, both = time * far, size * other
+        radial = (size * size + other * other + 1 / c) / (along + both)  # of aligned points
+        turn = torch.linalg.vector_norm(x / size - y / other, dim=-1, keepdim=True).square()
+        cosh = radial + c / 2 * both * turn  # sums of positive numbers: nothing cancels
+        square = 1 + w * w + 2 * w * cosh
         scale = (1 + w) * square.rsqrt()
-        return torch.addcmul(x, w, y) * scale, time, far, gap, square, scale
+        return torch.addcmul(x, w, y) * scale, time, far, cosh, square, scale
 
     @override
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        (x, y, w, c), (made, time, far, gap, square, scale), (g,) = inputs, parts, grad_outputs
+        (x, y, w, c), (made, time, far, cosh, square, scale), (g,) = inputs, parts, grad_outputs
         by_log_scale = dot(g, made)
-        by_gap = -w * by_log_scale / square
-        scaled, share = g * scale, c * by_gap
+        by_cosh = -w * by_log_scale / square
+        scaled, share = g * scale, c * by_cosh
         by_x = torch.addcmul(scaled, share * (far / time), x).addcmul(-share, y)
         by_y = torch.addcmul(w * scaled, share * (time / far), y).addcmul(-share, x)
-        slope = 1 / (1 + w) - (1 + w + gap) / square
+        slope = 1 / (1 + w) - (w + cosh) / square
         by_w = dot(scaled, y) + by_log_scale * slope
         if not isinstance(c, Tensor):
             return by_x, by_y, by_w
-        return by_x, by_y, by_w, by_gap * (1 + gap - (far / time + time / far) / 2) / c
+        return by_x, by_y, by_w, by_cosh * (cosh - (far / time + time / far) / 2) / c
 
 
 _lorentz_sum = fused(_LorentzSum)
@@ -57,8 +61,8 @@ def lorentz_sum(
 ) -> Float[Tensor, "*batch n"]:
     r"""Space coordinates of the sum of two points of the hyperboloid with the weights 1 and ``w``.
 
-    .. math:: x \oplus w y = (1 + w) \frac{x_s + w y_s}{\sqrt{(1 + w)^2 + 2 w \gamma}}, \quad
-        \gamma = \cosh(\sqrt c \, d(x, y)) - 1
+    .. math:: x \oplus w y = (1 + w) \frac{x_s + w y_s}{\sqrt{1 + 2 w \gamma + w^2}}, \quad
+        \gamma = \cosh(\sqrt c \, d(x, y))
 
     The centroid of both points, its space coordinates scaled by :math:`1 + w`. In flat space it is
     ``x + w y``. The square root is the Minkowski length of the weighted sum, in radii.

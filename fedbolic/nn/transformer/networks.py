@@ -159,10 +159,18 @@ class LorentzTransformer(HyperbolicModule[Lorentz]):
                 in the first call alone.
 
         Raises:
-            ValueError: If the network is not causal.
+            ValueError: If the network is not causal, or ``past`` is of other sets or of another
+                network.
         """
         if not self.causal:
             raise ValueError("decode needs a causal network: build it with causal=True")
+        sets, kinds = tokens.shape[:-1], [4 if self.cross else 2] * len(self.blocks)
+        fits = all(x.shape[:-3] == sets for heads in past for x in heads)
+        if past and not (fits and [*map(len, past)] == kinds):
+            raise ValueError(
+                f"past must be what decode gave for sets {tuple(sets)} of tokens, got {len(past)} "
+                f"blocks of keys {tuple(past[0][0].shape)}: index its tensors to choose sets"
+            )
         return self._run(tokens, memory, past, None, None)
 
     def _run(

@@ -10,8 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
 
-from fedbolic.manifolds import Curvature
-from fedbolic.nn import FermiDirac, parameter_groups
+from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.nn import FermiDirac, Linear, parameter_groups
 from fedbolic.nn.loss.contrastive import LogitScale
 from tests.nn.layers.test_layers import every_layer
 
@@ -80,6 +80,15 @@ def test_an_ensemble_of_curvatures_is_a_loop(case):
         {**values[0], **values[1]}
     )
     assert_close(got, torch.stack([layer(x) for layer in layers]), rtol=1e-9, atol=1e-9)
+
+
+def test_a_call_with_other_values_leaves_a_shared_curvature_as_it_was():
+    made = [Lorentz(Curvature(c)) for c in (0.5, 2.0)]
+    first, other = (nn.Sequential(Linear(s, 3, 4), Linear(s, 4, 2)) for s in made)
+    x, raw = Lorentz(0.5).origin(5, 4), first[0].curvature.raw
+    found = functional_call(first, dict(other.named_parameters()), (x,), tie_weights=False)
+    assert torch.equal(found, other(x))
+    assert first[0].curvature.raw is raw
 
 
 @every_layer

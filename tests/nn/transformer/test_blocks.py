@@ -149,6 +149,16 @@ def test_without_a_transform_attention_is_torchs_kernel(monkeypatch):
     assert not called
 
 
+def exact_sum(a, b, w, c):
+    """Space coordinates of the sum of two points, in 60 digits."""
+    with mpmath.workdps(60):
+        a, b, w, c = mpmath.matrix(a), mpmath.matrix(b), mpmath.mpf(w), mpmath.mpf(c)
+        t, u = (mpmath.sqrt(1 / c + sum(z * z for z in s)) for s in (a, b))
+        m = a + w * b
+        length = mpmath.sqrt(c * ((t + w * u) ** 2 - sum(z * z for z in m)))
+        return torch.tensor([float((1 + w) * z / length) for z in m], dtype=torch.float64)
+
+
 @pytest.mark.parametrize("c", [1e-8, C, 30.0])
 @pytest.mark.parametrize("far", [1e-3, 1.0, 20.0])
 def test_a_sum_of_points_is_right_in_60_digits(c, far):
@@ -156,17 +166,28 @@ def test_a_sum_of_points_is_right_in_60_digits(c, far):
     y[0], y[1] = x[0] * (1 + 1e-9), x[1] * far
     w = torch.tensor(0.6, dtype=torch.float64)
     found = lorentz_sum(x, y, w, c)
-    with mpmath.workdps(60):
-        for a, b, row in zip(x.tolist(), y.tolist(), found.tolist(), strict=True):
-            a, b = mpmath.matrix(a), mpmath.matrix(b)
-            weight, flat = mpmath.mpf(w.item()), mpmath.mpf(c)
-            t, u = (mpmath.sqrt(1 / flat + sum(z * z for z in s)) for s in (a, b))
-            m = a + weight * b
-            length = mpmath.sqrt(flat * ((t + weight * u) ** 2 - sum(z * z for z in m)))
-            exact = [float((1 + weight) * z / length) for z in m]
-            torch.testing.assert_close(
-                torch.tensor(row), torch.tensor(exact), rtol=1e-6, atol=1e-9 / c**0.5
-            )
+    for a, b, row in zip(x.tolist(), y.tolist(), found, strict=True):
+        expected = exact_sum(a, b, w.item(), c)
+        torch.testing.assert_close(row, expected, rtol=1e-12, atol=1e-15 / c**0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("angle", ["same", "opposite", "other"])
+def test_sums_of_points_at_all_distances_are_right(dtype, angle):
+    eps, w = torch.finfo(dtype).eps, torch.tensor(0.6, dtype=dtype)
+    u = torch.nn.functional.normalize(normal(36, 3)).to(dtype)
+    v = {"same": u, "opposite": -u, "other": u.flip(0)}[angle]
+    sizes = torch.tensor([0.0, 1e-4, 1.0, 8.0, 20.0, 39.0], dtype=dtype).sinh()
+    given = sizes.repeat_interleave(6).unsqueeze(-1) * u, sizes.repeat(6).unsqueeze(-1) * v
+    x, y = (s.requires_grad_() for s in given)
+    found = lorentz_sum(x, y, w, 1.0)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(found.sum(), (x, y)))
+    for a, b, row in zip(x.tolist(), y.tolist(), found.double(), strict=True):
+        if angle == "same" and math.hypot(*a) * math.hypot(*b) > 1 / eps:
+            continue  # directions that differ by rounding alone are already far apart
+        expected = exact_sum(a, b, w.item(), 1.0)
+        close = {"rtol": 0, "atol": 20 * eps * float(expected.abs().max())}
+        torch.testing.assert_close(row, expected, **close)
 
 
 def test_derivatives_of_a_sum_are_those_of_differences():
