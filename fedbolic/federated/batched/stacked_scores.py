@@ -32,8 +32,14 @@ ClientScores = dict[int, dict[str, float | Tensor]]
 """The same, on an accelerator as tensors without axes."""
 
 
-class _Held(NamedTuple):
-    """A client with the model values and context of its predictions."""
+class Held(NamedTuple):
+    """A client with the model values and context of its predictions.
+
+    Args:
+        client: The client.
+        local: Values of its model.
+        context: Context of its predictions.
+    """
 
     client: Client
     local: Tree
@@ -58,7 +64,7 @@ def is_stackable(method: object) -> bool:
 
 def held_together(
     method: GradientMethod, exchange: Exchange, *, megabytes: float
-) -> Iterator[list[_Held]]:
+) -> Iterator[list[Held]]:
     """Groups of consecutive clients that fit in memory; clients without a model are left out.
 
     Args:
@@ -66,14 +72,14 @@ def held_together(
         exchange: Clients to score, with what they received.
         megabytes: Memory limit of a group, above 0, in addition to the values that all share.
     """
-    held: list[_Held] = []
+    held: list[Held] = []
     taken, known = 0, set[int]()
     for client in exchange.clients:
         message = exchange.messages[client.id]
         found = method.scored(message, client, exchange.state(client))
         if found is None:
             continue
-        each = _Held(client, *found)
+        each = Held(client, *found)
         own = 2 * _own_bytes(each, known) if held else 0  # the tensors and their stacked copy
         if held and (taken + own > megabytes * 2**20 or len(held) == CHUNK):
             yield held
@@ -85,7 +91,7 @@ def held_together(
         yield held
 
 
-def stacked_scores(method: GradientMethod, held: Sequence[_Held]) -> Scores:
+def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
     """The scores of :func:`~fedbolic.federated.scores.score.score` at every client.
 
     Clients of equal form share a forward pass of at most
@@ -97,7 +103,7 @@ def stacked_scores(method: GradientMethod, held: Sequence[_Held]) -> Scores:
         held: Clients to score.
     """
     form = joint_form(method, "evaluate")
-    found = _own_form_scores(form, method, held) if form else _scored(method, held)
+    found = _own_form_scores(form, method, held) if form else scores_by_vmap(method, held)
     return dict(zip(found, all_on_host([*found.values()]), strict=True))
 
 
@@ -116,34 +122,55 @@ def scores_of_stack(
     if form := joint_form(method, "evaluate"):
         return form(local, clients, context, axes=axes)
     contexts = [at_row(context, i, axes) for i in range(len(clients))]
-    held = map(_Held, clients, unstacked(local, len(clients)), contexts)
-    return [*_scored(method, [*held]).values()]
+    held = map(Held, clients, unstacked(local, len(clients)), contexts)
+    return [*scores_by_vmap(method, [*held]).values()]
 
 
-def _scored(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
-    """Scores by ``vmap`` of the method's predictions, for clients of equal form together."""
+def is_scored_alone(method: GradientMethod, each: Held) -> bool:
+    """True if a client has a large split, or a model that mixes the examples of a batch.
+
+    Args:
+        method: Method whose predictions are scored.
+        each: The client.
+    """
+    longest = max(len(each.split(name)) for name in SPLITS)
+    return longest > CHUNK or method.model(each.client.meta).mixes_examples
+
+
+def scores_by_vmap(
+    method: GradientMethod,
+    held: Sequence[Held],
+    *,
+    counts: dict[tuple[int, ...], Tensor] | None = None,
+) -> ClientScores:
+    """Scores by ``vmap`` of the method's predictions, for clients of equal form together.
+
+    Args:
+        method: Method whose predictions are scored.
+        held: Clients to score.
+        counts: Numbers of examples on the device, which are kept for further calls.
+    """
+    counts = {} if counts is None else counts
     found: ClientScores = {each.client.id: {} for each in held}
-    together: list[_Held] = []
+    together: list[Held] = []
     for each in held:
-        longest = max(len(each.split(name)) for name in SPLITS)
-        model = method.model(each.client.meta)
-        if longest > CHUNK or model.mixes_examples:
+        if is_scored_alone(method, each):
             found[each.client.id] |= score(method, each.local, each.context, each.client)
-        elif longest:
+        elif any(len(each.split(name)) for name in SPLITS):
             together.append(each)
     groups = _groups(method, together)
     for name in SPLITS:
         for group in groups:
             for some in _chunks([each for each in group if len(each.split(name))], name):
-                for each, scores in zip(some, _scores(method, some, name), strict=True):
+                for each, scores in zip(some, _scores(method, some, name, counts), strict=True):
                     named = {f"{name}/{metric}": value for metric, value in scores.items()}
                     found[each.client.id] |= named
     return found
 
 
-def _groups(method: GradientMethod, held: Sequence[_Held]) -> list[list[_Held]]:
+def _groups(method: GradientMethod, held: Sequence[Held]) -> list[list[Held]]:
     """Clients of equal form, which are scored together."""
-    groups: dict[Hashable, list[_Held]] = {}
+    groups: dict[Hashable, list[Held]] = {}
     forms: dict[tuple[int, ...], Hashable] = {}
     for each in held:
         if (ids := each.ids) not in forms:
@@ -154,7 +181,7 @@ def _groups(method: GradientMethod, held: Sequence[_Held]) -> list[list[_Held]]:
     return [*groups.values()]
 
 
-def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
+def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[Held]) -> ClientScores:
     """Scores by the method's own joint form, for clients of similar size together."""
     found: ClientScores = {each.client.id: {} for each in held}
     for group in _groups(method, held):
@@ -167,16 +194,16 @@ def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[_Held]) 
     return found
 
 
-def _own_bytes(each: _Held, known: set[int]) -> int:
+def _own_bytes(each: Held, known: set[int]) -> int:
     """Bytes of a client's tensors that are none of the known leaves."""
     leaves = [leaf for part in each[1:] for _, leaf in tree.leaves(part)]
     own = [leaf for leaf in leaves if id(leaf) not in known]
     return sum(x.nbytes for x in own if isinstance(x, Tensor))
 
 
-def _chunks(group: list[_Held], name: str) -> Iterator[list[_Held]]:
+def _chunks(group: list[Held], name: str) -> Iterator[list[Held]]:
     """Chunks of clients with splits of similar length, so that little is padded."""
-    some: list[_Held] = []
+    some: list[Held] = []
     for each in sorted(group, key=lambda each: len(each.split(name))):
         if (len(some) + 1) * len(each.split(name)) > CHUNK:
             yield some
@@ -187,22 +214,27 @@ def _chunks(group: list[_Held], name: str) -> Iterator[list[_Held]]:
 
 
 def _scores(
-    method: GradientMethod, held: Sequence[_Held], name: str
+    method: GradientMethod,
+    held: Sequence[Held],
+    name: str,
+    counts: dict[tuple[int, ...], Tensor],
 ) -> list[dict[str, float | Tensor]]:
     """Accuracy, loss and number of examples of every client's split, from one forward pass."""
     model = method.model(held[0].client.meta)
     local, local_axes = joined([each.local for each in held])
     context, context_axes = joined([each.context for each in held])
     splits = [each.split(name) for each in held]
-    lengths = [len(split) for split in splits]
+    lengths = tuple(len(split) for split in splits)
     batch = _padded(splits, max(lengths))
+    if lengths not in counts:
+        counts[lengths] = torch.tensor(lengths, device=batch["y"].device)
 
     def predicted(local: Tree, context: Tree, batch: Params) -> Tensor:
         return method.predict(model, local, batch, context)
 
     with torch.no_grad():
         logits = vmap(predicted, in_dims=(local_axes, context_axes, 0))(local, context, batch)
-    return stacked_score_values(logits, batch["y"], lengths)
+    return stacked_score_values(logits, batch["y"], lengths, counts=counts[lengths])
 
 
 def _padded(splits: Sequence[Split], length: int) -> Params:

@@ -27,6 +27,7 @@ from fedbolic.federated.batched.memory_budget import (
 from fedbolic.federated.batched.memory_estimate import MemoryEstimate
 from fedbolic.federated.batched.stacked_results import results_of
 from fedbolic.federated.batched.stacked_scores import (
+    Held,
     Scores,
     held_together,
     is_stackable,
@@ -119,7 +120,7 @@ class Batched(Engine):
         for held in held_together(method, exchange, megabytes=limit):
             try:
                 with _vectorised(clients[0]):
-                    found |= stacked_scores(method, held)
+                    found |= self._scores_of(method, held)
             except Exception as error:
                 found = super().scores(exchange)
                 name = type(method).__name__  # a client's own error was raised above
@@ -127,6 +128,10 @@ class Batched(Engine):
                 self._refused.add(_scored(method))
                 break
         return found
+
+    def _scores_of(self, method: GradientMethod, held: Sequence[Held]) -> Scores:
+        """Scores of clients that fit in memory; a subclass may compute them otherwise."""
+        return stacked_scores(method, held)
 
     def _together(
         self, method: GradientMethod, exchange: Exchange

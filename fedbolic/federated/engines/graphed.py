@@ -11,9 +11,11 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.core.log import log_fallback
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.batched.captured_scores import CapturedScores, capture_key
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.memory_budget import is_out_of_memory
 from fedbolic.federated.batched.replay import GraphPool
+from fedbolic.federated.batched.stacked_scores import Held, Scores
 from fedbolic.federated.batched.stacking import Ended, advance
 from fedbolic.federated.batched.static_steps import StaticSteps
 from fedbolic.federated.batched.wave import Wave, capacity, jagged_leaves, waves
@@ -23,7 +25,10 @@ from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.engines.batched import Batched
 
 KEPT = 8
-"""Number of forms of waves whose buffers and graphs are kept; the least recently used go first."""
+"""Number of forms of waves whose buffers and graphs are kept, and of groups of scored clients.
+
+The least recently used go first.
+"""
 
 GROWTH = 12
 """Tenths of a cohort for which buffers get room when a cohort is larger than those before."""
@@ -41,9 +46,10 @@ class Graphed(Batched):
     are padded, unless the model mixes the examples of a batch.
 
     Buffers and graphs are kept from one exchange to the next, and serve every cohort of clients of
-    the same form. On other devices than CUDA, the step is called instead of captured, with the same
-    results; there ``Batched`` is faster. A method whose steps cannot be captured is trained as by
-    ``Batched``, with one log message. Clients are scored, and trained one by one if need be, as by
+    the same form. Scores of the same clients are a graph, too, from their third evaluation on. On
+    other devices than CUDA, the step is called instead of captured, with the same results; there
+    ``Batched`` is faster. A method whose steps or scores cannot be captured is trained or scored as
+    by ``Batched``, with one log message. Clients are trained one by one if need be, as by
     :class:`~fedbolic.federated.engines.batched.Batched`.
 
     Args:
@@ -75,6 +81,10 @@ class Graphed(Batched):
     )
     _num_clients: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _uncaptured: set[MethodKey] = field(default_factory=set, init=False, repr=False, compare=False)
+    _scoring: "OrderedDict[Hashable, CapturedScores | None]" = field(
+        default_factory=OrderedDict, init=False, repr=False, compare=False
+    )
+    _unscored: set[MethodKey] = field(default_factory=set, init=False, repr=False, compare=False)
     _uncompiled: set[MethodKey] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -86,6 +96,7 @@ class Graphed(Batched):
     def num_graphs(self) -> int:
         """Number of CUDA graphs that are kept."""
         replays = [replay for steps in self._kept.values() for replay in steps.replays.values()]
+        replays += [scores.replay for scores in self._scoring.values() if scores]
         return sum(replay.graph is not None for replay in replays)
 
     @override
@@ -106,7 +117,7 @@ class Graphed(Batched):
         try:
             return self._replayed(method, tasks)
         except Exception as error:
-            others = len(self._kept) > 1
+            others = len(self._kept) > 1 or any(self._scoring.values())
             self._free()
             if not is_out_of_memory(error):
                 results = advance(method, tasks)  # raises if a client is at fault
@@ -120,13 +131,43 @@ class Graphed(Batched):
                 raise
         return self._replayed(method, tasks)  # in the memory that other steps held
 
+    @override
+    def _scores_of(self, method: GradientMethod, held: Sequence[Held]) -> Scores:
+        device = held[0].client.no_inputs.device
+        if device.type != "cuda" or MethodKey(method) in self._unscored:
+            return super()._scores_of(method, held)
+        if (key := capture_key(method, held)) is None:
+            return super()._scores_of(method, held)
+        again = key in self._scoring
+        captured = self._scoring.pop(key, None)
+        try:
+            if again:  # clients that are scored once are not worth buffers
+                captured = captured or CapturedScores(method, held, self._pool(device))
+            found = captured(held) if captured else super()._scores_of(method, held)
+            self._scoring[key] = captured
+        except Exception as error:
+            self._free()
+            found = super()._scores_of(method, held)  # raises if a client is at fault
+            name, reason = type(method).__name__, f"{type(error).__name__}: {error}"
+            log_fallback("the scores of %s are not captured: %s", name, reason)
+            self._unscored.add(MethodKey(method))
+        while len(self._scoring) > KEPT:
+            self._scoring.popitem(last=False)
+        return found
+
+    def _pool(self, device: torch.device) -> GraphPool:
+        if device not in self._pools:
+            self._pools[device] = GraphPool(device)
+        return self._pools[device]
+
     def _compiles(self, method: GradientMethod) -> bool:
         return self.compiled and MethodKey(method) not in self._uncompiled
 
     @override
     def _freeable(self) -> float:
         pools = sum(pool.nbytes for pool in self._pools.values())
-        return (pools + sum(steps.nbytes for steps in self._kept.values())) / 2**20
+        kept = [*self._kept.values(), *filter(None, self._scoring.values())]
+        return (pools + sum(each.nbytes for each in kept)) / 2**20
 
     def _replayed(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         """Results of ``advance``, in the order of the tasks."""
@@ -160,12 +201,10 @@ class Graphed(Batched):
                     jagged_leaves(known.context),
                 )
                 del known, self._kept[key]
-            if device not in self._pools:
-                self._pools[device] = GraphPool(device)
             self._kept[key] = StaticSteps(
                 method,
                 wave,
-                self._pools[device],
+                self._pool(device),
                 num_rows=num_rows,
                 alone=self.together == 1,
                 compiles=self._compiles(method),
@@ -177,4 +216,5 @@ class Graphed(Batched):
     def _free(self) -> None:
         """Forget all buffers and graphs."""
         self._kept.clear()
+        self._scoring.clear()
         self._pools.clear()

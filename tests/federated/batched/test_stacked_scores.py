@@ -96,7 +96,9 @@ def test_the_memory_of_a_batched_engine_bounds_how_many_are_scored_together(memo
     sizes = []
     inner = stacked_scores._scores
     monkeypatch.setattr(
-        stacked_scores, "_scores", lambda m, held, n: sizes.append(len(held)) or inner(m, held, n)
+        stacked_scores,
+        "_scores",
+        lambda m, held, *on: sizes.append(len(held)) or inner(m, held, *on),
     )
     given = trained(METHODS["personal heads"])
     expected = Sequential().scores(given)
