@@ -1,7 +1,9 @@
 """One torch thread, reproducible property tests, and markers that are skipped by default."""
 
+import collections
 import gc
 import itertools
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -57,6 +59,12 @@ def pytest_terminal_summary(terminalreporter):
     ran = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
     count = sum(r.when == "call" and REAL in r.user_properties for r in ran)
     terminalreporter.write_line(f"{count} of these tests ran on real data")
+    seconds = collections.Counter()
+    for report in itertools.chain(ran, terminalreporter.getreports("")):
+        seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.write_line(f"{sum(seconds.values()):.0f} s in {len(seconds)} files, most in")
+    for file, most in seconds.most_common(10):
+        terminalreporter.write_line(f"{most:6.0f} s  {file}")
 
 
 def _data_root(config) -> Path | None:
@@ -104,6 +112,19 @@ def _no_data_folder(monkeypatch, tmp_path_factory):
     monkeypatch.delenv("FEDBOLIC_DATA", raising=False)
     cache = tmp_path_factory.getbasetemp() / "caches" / str(next(CACHES))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _processes_fork_from_a_server():
+    """Fork workers and jobs from one process that has imported what they need, in milliseconds.
+
+    Commands that a test runs as a user would start their processes anew.
+    """
+    from fedbolic.federated.processes import worker
+    from fedbolic.run import jobs
+
+    multiprocessing.set_forkserver_preload(["fedbolic.run", "fedhull", "flatland", "flynn"])
+    worker.SPAWN = jobs.SPAWN = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import multiprocessing
 import pickle
 import secrets
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import torch
 
 from fedbolic.core.types import Tree
 from fedbolic.federated import Method
-from fedbolic.federated.processes.worker import SPAWN, deaf
+from fedbolic.federated.processes.worker import deaf
 from fedbolic.testing.recording import RecordedExchange
 
 
@@ -77,5 +78,5 @@ def _pickled_answers(given: bytes) -> bytes:
 
 @functools.cache
 def _process() -> ProcessPoolExecutor:
-    threads = (torch.get_num_threads(),)
-    return ProcessPoolExecutor(1, SPAWN, initializer=torch.set_num_threads, initargs=threads)
+    anew, threads = multiprocessing.get_context("spawn"), (torch.get_num_threads(),)
+    return ProcessPoolExecutor(1, anew, initializer=torch.set_num_threads, initargs=threads)

@@ -159,11 +159,10 @@ def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
     agree(method, federation(ALIKE), caplog, **settings)
 
 
-@pytest.mark.parametrize("network", [GCN((4,)), LorentzGCN((4,))])
 @pytest.mark.processes
-def test_worker_processes_give_the_same(network):
+def test_worker_processes_give_the_same():
     data = federation(ALIKE, sparse=True)
-    method = on(network, rounds=2, proximal=0.1)
+    method = on(LorentzGCN((4,)), rounds=2, proximal=0.1)
     ends = [list(Trainer(e).run(method, data, Rng(3)))[-1] for e in (Sequential(), Workers(2))]
     (plain, rows), (spread, new) = ends
     assert_near(spread.server_state, plain.server_state, TOLERANCE)
@@ -343,7 +342,9 @@ def test_nothing_is_left_of_an_exchange(network):
     server_state = method.init(data.meta, Rng(0))
     messages = {client.id: method.broadcast(server_state, client.id) for client in data.clients}
     counts = []
+    gc.collect()
+    gc.freeze()  # what earlier tests left is neither searched nor counted
     for _ in range(4):
         list(Batched().run(Exchange(method, messages, data.clients, {}, Rng(0))))
         counts.append(live())
-    assert max(counts[1:]) == counts[1]  # fewer where something of an earlier test is freed
+    assert max(counts[1:]) == counts[1]
