@@ -2,7 +2,6 @@
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make quick  one case of every test function of a FOLDER, before a commit: make quick FOLDER=tests/nn;
 #             without the tests that are marked processes, which start Python anew
-# make fuzz   the tests of properties on new examples, SEED=1 repeats those of a seed; and 1,000
 # make fuzz   the tests of properties on new examples, SEED=1 repeats those of a seed; 1,000 damaged
 #             files; and every row of every configuration
 # make docs   executes the notebooks, then make site
@@ -24,7 +23,9 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 # of the parts do it, and tests/federated/test_annotated_runs.py in a run of every method
 UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests/hyperfed tests/fedhull \
 	tests/flynn tests/benchmarks \
-	$(addprefix tests/federated/,batched engines processes secure test_lies.py) \
+	$(addprefix tests/federated/,batched engines processes secure test_lies.py \
+		contract/test_server_states.py rounds/test_ridge_head.py scores/test_metrics.py) \
+	$(addprefix tests/hierarchies/test_,method.py node_table.py slot_layout.py) tests/knowledge/test_method.py \
 	$(addprefix tests/run/test_,loading.py other_data.py round_trip.py secret_files.py sweeps.py trained.py) \
 	tests/data/contract/test_client_slices.py tests/report/test_browser.py tests/report/test_html_report.py \
 	tests/testing/test_fresh_process.py tests/testing/test_audit.py \

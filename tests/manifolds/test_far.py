@@ -107,8 +107,9 @@ def slopes(f, *given):
 def test_densities_and_gradients_are_right_to_rounding_at_every_radius(c, dim, dtype):
     eps, curvature = torch.finfo(dtype).eps, torch.tensor([c], dtype=dtype)
     scale = (torch.linspace(1, 2, dim) * c**-0.5).to(dtype)
-    points = [(x, y) for x, y, _ in pairs(c, dim, dtype)]
-    near = [(x, y * 0) for x, y in points[:15]]
+    # of the three distances of a radius and a direction one, another for the next direction
+    points = [(x, y) for k, (x, y, _) in enumerate(pairs(c, dim, dtype)) if k % 3 == k // 3 % 3]
+    near = [(x, y * 0) for x, y in points[:5]]
     points += [*near, *((y, x) for x, y in near)]
     for x, y in points:
         inputs = [t.clone().requires_grad_() for t in (x, y, scale, curvature)]

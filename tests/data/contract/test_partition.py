@@ -139,7 +139,7 @@ def test_a_small_alpha_gives_a_class_to_one_client():
     assert np.median(table.max(1)) > 990
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("alpha", [0.2, 5.0])
 def test_shares_have_the_moments_of_the_dirichlet_law(alpha):
     y, clients, draws = torch.zeros(10_000, dtype=torch.long), 4, 1500
     partition = Dirichlet(clients, alpha, min_size=0)

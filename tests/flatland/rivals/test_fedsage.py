@@ -102,8 +102,11 @@ def test_without_generator_rounds_it_is_fedavg():
     assert_close(ends[0]["parameters"], ends[1]["parameters"])
 
 
-@pytest.mark.parametrize("graphs", [ALIKE, list(ODD.values())], ids=["alike", "odd"])
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("graphs", "sparse"),
+    [(ALIKE, True), (list(ODD.values()), False)],
+    ids=["alike and sparse", "odd and dense"],
+)
 def test_a_block_of_clients_is_each_of_them_alone(graphs, sparse, caplog):
     method = dataclasses.replace(LONGER, network=dataclasses.replace(NET, dropout=0.5))
     data, ends = federation(graphs, sparse=sparse), []
