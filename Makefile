@@ -10,6 +10,8 @@
 # make avx2   the tests of convolutions as on a CPU without AVX-512, where oneDNN has other code
 # make audit  looks up known vulnerabilities of the pinned versions
 # make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
+# make release  wheel, sdist and site, wheel and sdist used in empty environments of OLDEST and NEWEST
+#             Python, and the notes of the tag from the changelog, in build/release
 # make layers  trains layers with the oldest torch that they support, or with TORCH=2.5.1
 # make kernels  interprets and compiles the Triton kernels; needs pip install triton (1 GB)
 # make rehearse  every engine and the tests of GPUs on simulated CUDA devices; takes ten minutes
@@ -40,10 +42,13 @@ CONVOLUTIONS := $(addprefix tests/nn/functional/test_,convolution.py convolution
 	tests/hyperfed/test_method.py tests/optim/test_layouts.py tests/run/test_reproducible.py
 SLOWEST := --durations=30
 TORCH := 2.4.1
+OLDEST := python3.11
+NEWEST := python3.13
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbolic/__init__.py)
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel layers rehearse gpu kernels install clean
+.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel release layers rehearse gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -95,6 +100,21 @@ wheel: install
 	build/front_end/bin/pip install --quiet build
 	build/front_end/bin/python -m build --outdir dist .
 	$(BIN)/python -m pytest --wheel dist tests/house/test_wheel.py
+
+# $(call used,PYTHON,FILE): FILE with what runs need, in an empty environment, trains and reports
+define used
+$(1) -m venv build/release/$(1)
+build/release/$(1)/bin/pip install --quiet --constraint constraints.txt "$$(ls $(2))[run]"
+cd build/release && $(1)/bin/fedbolic run --config fedavg/quick --method.rounds 1 --overwrite
+endef
+
+release: wheel site
+	rm -rf build/release
+	mkdir build/release
+	tar -C build/docs -czf build/release/site.tar.gz html
+	awk '/^## /{on = $$2 == "$(VERSION)"} on' CHANGELOG.md > build/release/notes.md
+	$(call used,$(OLDEST),dist/*.whl)
+	$(call used,$(NEWEST),dist/*.tar.gz)
 
 # in an environment with nothing else, not even the other dependencies of the package
 layers:

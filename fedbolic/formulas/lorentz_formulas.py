@@ -50,7 +50,7 @@ def quick_hyperboloid_point(s: Tensor, c: Tensor | float, dtype: torch.dtype) ->
 
 @functools.cache
 def _longest_coordinate(dim: int, dtype: torch.dtype) -> tuple[float, float]:
-    """The first bound of ``Point``, and the factor of vectors within it: 1 but for rounding."""
+    """Largest coordinate for which ``Point`` needs no clamp, and the factor 1 after rounding."""
     largest = (torch.finfo(dtype).max / dim) ** 0.5
     return largest, (largest / torch.full((), largest, dtype=dtype)).item()
 

@@ -70,7 +70,7 @@ def _total(sums, batch, splits, d, WIDTH: tl.constexpr):
 
 @triton.jit
 def _time(m, c):
-    """The time coordinate in radii of an image."""
+    """Time coordinates, in radii of curvature, of points with these space coordinates."""
     return tl.sqrt(c * tl.sum(m * m, 1) + 1.0)
 
 

@@ -90,7 +90,7 @@ class GyroOperations:
         return of_coordinates(lambda x: gyro.antipode(self._conformal, x), x, dim=dim)
 
     def sproj(self, x: Tensor, *, dim: int = -1) -> Tensor:
-        """Point of the model of a point of the hyperboloid or sphere, whose last number is time."""
+        """Stereographic image of a point of the hyperboloid or sphere; its last number is time."""
 
         def projected(x: Tensor) -> Tensor:
             return self._conformal.projx(x[..., :-1] / (1 + x[..., -1:] / self._unit(x)))

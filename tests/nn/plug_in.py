@@ -337,7 +337,7 @@ checkpoint gives no gradients."""
 
 
 def explanation(name: str, check: str) -> str | None:
-    """Why a check must fail for a layer; ``None`` if it must not."""
+    """Reason why a check must fail for a layer; ``None`` if it must not."""
     if check == "checkpoint, reentrant":
         tokens = "HyperbolicEmbedding", "LorentzTransformer", "LogitScale"
         return NO_FLOATS if name in tokens else None

@@ -118,6 +118,25 @@ def test_the_tensorboard_logger_writes_events(tmp_path):
     assert list(path.rglob("events.out.tfevents.*"))
 
 
+@pytest.mark.filterwarnings("ignore")  # those of other packages
+def test_weights_and_biases_keeps_a_run_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    path = run(METHOD, DATA, runs=tmp_path, loggers=("wandb",))
+    (kept,) = path.rglob("run-*.wandb")
+    assert b"holdout/accuracy" in kept.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_keeps_a_run_in_files(tmp_path):
+    pytest.importorskip("mlflow")
+    path = run(METHOD, DATA, runs=tmp_path, loggers=("mlflow",))
+    (kept,) = path.rglob("metrics/holdout/accuracy")
+    assert [line.split()[-1] for line in kept.read_text().splitlines()] == ["1", "2"]
+    (rate,) = path.rglob("params/method.lr")
+    assert rate.read_text() == "0.1"
+
+
 @pytest.mark.parametrize("name", [n for n in LOGGERS if n != "csv"])
 def test_a_package_that_is_missing_is_named_before_anything_is_written(name, tmp_path, monkeypatch):
     monkeypatch.setattr("fedbolic.run.loggers.find_spec", lambda package: None)

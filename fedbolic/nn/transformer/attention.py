@@ -24,7 +24,7 @@ from fedbolic.nn.layers.linear import Linear
 from fedbolic.nn.transformer.rotary import rotated
 
 Stream: TypeAlias = Literal["points", "tangents"]
-"""What linear maps, norms and residual connections act on: points, or tangents at the origin."""
+"""Inputs of linear maps, norms and residual connections: points, or tangents at the origin."""
 
 Heads: TypeAlias = tuple[Float[Tensor, "*batch heads _ width"], ...]
 """Points of all heads."""
@@ -195,9 +195,9 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         mask: Bool[Tensor, "*#batch n m"] | None = None,
         start: int = 0,
     ) -> Float[Tensor, "*batch n dim"]:
-        """Space coordinates of the outputs of points, or tangents of the outputs of tangents.
+        """Outputs of the attention: space coordinates of points, or tangents at the origin.
 
-        They are in float32 or float64, and nothing is checked.
+        They are in float32 or float64. Nothing is checked.
 
         Args:
             x: Points or tangents that give the queries.
