@@ -43,11 +43,21 @@ def view(
         OSError: If a file is missing or cannot be written.
         ValueError: If a file is damaged, or its places cannot be shown in the plane.
     """
-    shown = _embedding(source, way) if relation is None else _related(source, relation)
+    shown = _embedding(source, way) if relation is None else related(source, relation)
     write_view(shown, to, title=title or source.resolve().name.partition(".")[0])
 
 
-def _related(source: Path, relation: str) -> Embedding:
+def related(source: Path, relation: str) -> Embedding:
+    """Entities of a knowledge graph, where a tail is the parent of its head by one relation.
+
+    Args:
+        source: Folder of a run, or a file of ``KnowledgeGraph.save``.
+        relation: Name of the relation.
+
+    Raises:
+        SetupError: If the run is of something else.
+        ValueError: If the file is, or there is no such relation, or its triples form a cycle.
+    """
     graph = load(source) if source.is_dir() else KnowledgeGraph.load(source)
     if not isinstance(graph, KnowledgeGraph):
         raise SetupError(f"{source} is no knowledge graph: leave the relation out")

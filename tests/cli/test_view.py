@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedbolic.cli import views
 from fedbolic.data import BalancedTree
 from fedbolic.hierarchies import Embedding, TreeLayout
+from fedbolic.knowledge import KnowledgeGraph, TripleScore
 
 TREE = "lion\tcat\ntiger\tcat\ncat\tmammal\n"
 
@@ -71,20 +73,33 @@ def test_a_run_without_nodes_is_refused(fedbolic, taxonomy, runs, config):
     assert "only hierarchies are shown" in error
 
 
-def test_a_relation_of_a_knowledge_graph_becomes_a_page(fedbolic, taxonomy, runs, monkeypatch):
-    words = ("--config", "knowledge/quick", "--method.rounds", 1, "--runs", runs, "--name", "c")
-    assert fedbolic("run", *words)[0] == 0
-    run, shown = runs / "c" / "seed0", []
-    assert fedbolic("export", run, "--to", "graph.npz")[0] == 0
-    monkeypatch.setattr(views, "write_view", lambda embedding, *_, **__: shown.append(embedding))
-    for source in (run, "graph.npz"):
-        assert fedbolic("view", source, "--relation", "parent")[0] == 0
-        assert "family0_person4" in shown.pop().ancestors("family0_person9")  # as in a heap
-    for source, words, said in (
-        (run, (), "name a relation with --relation"),
-        (run, ("--relation", "parents"), "did you mean 'parent'"),
-        (taxonomy, ("--relation", "parent"), "no knowledge graph"),
+def test_a_relation_of_a_knowledge_graph_becomes_a_page(fedbolic, taxonomy, runs):
+    tables = {
+        "entity": torch.eye(3, 2),
+        "relation": torch.ones(2, 3),
+        "curvature": torch.ones(2, 1),
+    }
+    tables = {name: table.double() for name, table in tables.items()}
+    known = torch.tensor([[0, 0, 1], [1, 0, 2]])
+    scorer = TripleScore("RotH", 2, "none")
+    KnowledgeGraph(("cub", "lion", "cat"), ("is_a",), scorer, tables, known).save("cats.npz")
+    assert views.related(Path("cats.npz"), "is_a").ancestors("cub") == ["lion", "cat"]
+    assert fedbolic("view", "cats.npz", "--relation", "is_a")[0] == 0
+    assert "</html>" in Path("cats.html").read_text()
+    for source, relation, said in (
+        ("cats.npz", "isa", "did you mean 'is_a'"),
+        (taxonomy, "is_a", "no knowledge graph"),
     ):
-        code, _, error = fedbolic("view", source, *words)
+        code, _, error = fedbolic("view", source, "--relation", relation, "--to", "b.html")
         assert code == 2
         assert said in " ".join(error.split())
+
+
+def test_a_run_of_a_knowledge_graph_is_asked_for_a_relation(fedbolic, taxonomy, runs):
+    words = ("--config", "knowledge/quick", "--method.rounds", 1, "--runs", runs, "--name", "c")
+    assert fedbolic("run", *words)[0] == 0
+    run = runs / "c" / "seed0"
+    assert fedbolic("view", run, "--relation", "parent", "--to", "family.html")[0] == 0
+    code, _, error = fedbolic("view", run, "--to", "b.html")
+    assert code == 2
+    assert "name a relation with --relation" in " ".join(error.split())
