@@ -41,6 +41,7 @@ def test_popularity_ranks_by_the_number_of_training_triples(tmp_path):
     [
         ({0.003: 0.2, 0.01: 0.5, 0.03: 0.3}, 0.01),  # no further step size is tried
         ({0.003: 0.2, 0.01: 0.5, 0.03: 0.6, 0.1: 0.7, 0.3: 0.1}, 0.1),
+        ({0.0003: 0.5, 0.001: 0.6, 0.003: 0.4, 0.01: 0.3, 0.03: 0.2}, 0.001),
     ],
 )
 def test_the_step_size_with_the_best_validation_is_chosen(found, best, tmp_path, monkeypatch):
