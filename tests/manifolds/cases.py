@@ -85,13 +85,13 @@ def make(kind, c=1.0):
     return Euclidean() if kind is Euclidean else kind(c)
 
 
-def call(kind, name, c, *tensors):
+def call(kind, name, c, *tensors, **options):
     """Call the operation ``name`` on the manifold of curvature ``c``."""
     space = make(kind, c)
     if name == "change_curvature":
         return change_curvature(*tensors, space, kind(0.5))
     if name in FUNCTIONS:
-        return FUNCTIONS[name](space, *tensors)
+        return FUNCTIONS[name](space, *tensors, **options)
     operation, *mode = name.split()
     return getattr(space, operation)(*tensors, **({"mode": mode[0]} if mode else {}))
 
