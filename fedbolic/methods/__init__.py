@@ -19,6 +19,7 @@ from fedbolic.methods.personal.fedala import FedALA
 from fedbolic.methods.personal.fedamp import FedAMP
 from fedbolic.methods.personal.feddbe import FedDBE
 from fedbolic.methods.personal.fedmtl import FedMTL
+from fedbolic.methods.personal.fedpac import FedPAC
 from fedbolic.methods.personal.fedproto import FedProto
 from fedbolic.methods.personal.fedrep import FedRep
 from fedbolic.methods.personal.fedrod import FedRoD
@@ -42,6 +43,7 @@ __all__ = [
     "FedMRUR",
     "FedMTL",
     "FedNova",
+    "FedPAC",
     "FedProto",
     "FedRep",
     "FedRoD",

@@ -1,4 +1,4 @@
-"""Limits and refusals of FedALA, FedAMP, FedDBE and Per-FedAvg."""
+"""Limits and refusals of FedALA, FedAMP, FedDBE, FedPAC and Per-FedAvg."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import Evaluation, FineTune, LocalTraining
-from fedbolic.methods import FedALA, FedAMP, FedAvg, FedDBE, PerFedAvg
+from fedbolic.methods import FedALA, FedAMP, FedAvg, FedDBE, FedPAC, PerFedAvg
 from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import initial
 from tests.federated.simple_method import assert_near, federation, plain_network, rows_of, train
@@ -26,6 +26,8 @@ COMMON = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(2, 3), "lr"
         (FedDBE, {"penalty": -1.0}),
         (FedDBE, {"momentum": 0.0}),
         (FedDBE, {"momentum": 1.5}),
+        (FedPAC, {"alignment": -1.0}),
+        (FedPAC, {"head_share": 0.0}),
         (PerFedAvg, {"personal_lr": 0.0}),
     ],
 )
