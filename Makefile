@@ -104,9 +104,9 @@ wheel: install
 
 # $(call used,PYTHON,FILE): FILE with what runs need, in an empty environment, trains and reports
 define used
-$(1) -m venv build/release/$(1)
-build/release/$(1)/bin/pip install --quiet --constraint constraints.txt "$$(ls $(2))[run]"
-cd build/release && $(1)/bin/fedbolic run --config fedavg/quick --method.rounds 1 --overwrite
+$(1) -m venv build/release/$(notdir $(1))
+build/release/$(notdir $(1))/bin/pip install --quiet --constraint constraints.txt "$$(ls $(2))[run]"
+cd build/release && $(notdir $(1))/bin/fedbolic run --config fedavg/quick --method.rounds 1 --overwrite
 endef
 
 release: wheel site

@@ -39,7 +39,7 @@ from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.run.embeddings import save_common_embedding
 from fedbolic.run.loaded_data import facts_of, is_private, load_data, shown_data, suited_methods
-from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
+from fedbolic.run.loggers import LoggerSettings, check_loggers, close_logger, make_loggers
 from fedbolic.run.record import RunFolder, refuse_existing, refuse_unclear_name
 from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
 
@@ -334,7 +334,7 @@ def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
         status = "success"
     finally:
         for each in job.loggers:
-            each.finalize(status)  # some loggers write only now
+            close_logger(each, status)  # some write only now
         notify(job.callbacks, "on_run_end")
     return state
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -102,6 +103,18 @@ def make_loggers(chosen: Sequence[str | LoggerSettings], folder: Path) -> list[A
     return made
 
 
+def close_logger(logger: Any, status: str) -> None:
+    """Have a logger write what it has kept, and end its run.
+
+    Args:
+        logger: A logger of :func:`make_loggers`.
+        status: ``success`` or ``failed``, in Lightning's words.
+    """
+    logger.finalize(status)
+    if _is_lightnings(type(logger)) and type(logger).__name__ == "WandbLogger":
+        logger.experiment.finish(exit_code=int(status != "success"))  # or the next run joins it
+
+
 def hyperparameters(config: str) -> dict[str, Any]:
     r"""The options of a configuration by dotted name; lists and tables are texts.
 
@@ -148,7 +161,11 @@ def _arguments(
         "MLFlowLogger": {
             "experiment_name": LOGGER_PROJECT,
             "run_name": title,
-            "save_dir": str(folder / "mlruns"),
+            "tracking_uri": os.environ.get(
+                "MLFLOW_TRACKING_URI",
+                f"sqlite:///{folder.absolute()}/mlflow.db",  # MLflow 3 refuses to log to files
+            ),
+            "artifact_location": str(folder / "mlruns"),
         },
         "CometLogger": {"project": LOGGER_PROJECT, "name": title, "offline_directory": str(folder)},
     }

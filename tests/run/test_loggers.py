@@ -1,8 +1,10 @@
 """Loggers of a run: each gets the keywords it wants, the numbers and the hyper-parameters."""
 
+import contextlib
 import csv
 import importlib
 import importlib.machinery
+import sqlite3
 import sys
 import types
 
@@ -33,6 +35,7 @@ class Recorder(Logger):
             raise OSError("no network")
         self.given = (args, kwargs)
         self.metrics, self.params, self.status = [], None, None
+        self.experiment = types.SimpleNamespace(finish=lambda exit_code: None)
         self.made.append(self)
 
     @property
@@ -119,22 +122,26 @@ def test_the_tensorboard_logger_writes_events(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # those of other packages
-def test_weights_and_biases_keeps_a_run_offline(tmp_path, monkeypatch):
+def test_weights_and_biases_keeps_each_run_apart_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    path = run(METHOD, DATA, runs=tmp_path, loggers=("wandb",))
-    (kept,) = path.rglob("run-*.wandb")
-    assert b"holdout/accuracy" in kept.read_bytes()
+    for seed in (0, 1):
+        path = run(METHOD, DATA, runs=tmp_path, seed=seed, loggers=("wandb",))
+        (kept,) = path.rglob("run-*.wandb")
+        assert b"holdout/accuracy" in kept.read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_keeps_a_run_in_files(tmp_path):
+def test_mlflow_keeps_a_run_in_its_folder(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
-    path = run(METHOD, DATA, runs=tmp_path, loggers=("mlflow",))
-    (kept,) = path.rglob("metrics/holdout/accuracy")
-    assert [line.split()[-1] for line in kept.read_text().splitlines()] == ["1", "2"]
-    (rate,) = path.rglob("params/method.lr")
-    assert rate.read_text() == "0.1"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    path = run(METHOD, DATA, runs="runs", loggers=("mlflow",))
+    with contextlib.closing(sqlite3.connect(path / "mlflow.db")) as kept:
+        steps = kept.execute("select step from metrics where key = 'holdout/accuracy'").fetchall()
+        rate = kept.execute("select value from params where key = 'method.lr'").fetchall()
+    assert (sorted(steps), rate) == ([(1,), (2,)], [("0.1",)])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.parametrize("name", [n for n in LOGGERS if n != "csv"])
