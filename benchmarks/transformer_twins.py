@@ -121,7 +121,7 @@ class TextTask:
     """Bits per character of the next of 64 characters, given the ones before it."""
 
     title, measure = "characters", "bits per character"
-    grid = 3e-3, 1e-2
+    grid = 3e-3, 1e-2, 3e-2
     sign = 1
 
     def __init__(self) -> None:
@@ -156,10 +156,10 @@ class TextTask:
 
 
 class PatchTask:
-    """Accuracy of a ViT, whose hyperbolic heads are always ``MLR``."""
+    """Accuracy of a ViT, whose head is linear in every network."""
 
     title, measure = "images", "accuracy %"
-    grid = 1e-3, 3e-3
+    grid = 3e-4, 1e-3, 3e-3, 1e-2
     sign = -1
 
     def __init__(self) -> None:

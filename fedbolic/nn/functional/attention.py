@@ -19,6 +19,7 @@ def attended(
     key: Float[Tensor, "*batch m ambient"],
     value: Float[Tensor, "*batch m ambient"],
     *,
+    scale: Tensor | float,
     mask: Bool[Tensor, "*#batch n m"] | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "*batch n dim"]:
@@ -26,7 +27,7 @@ def attended(
 
     .. math:: y_i = \frac{m_i}{\sqrt c \, \sqrt{-\langle m_i, m_i \rangle}}, \quad
         m_i = \sum_j w_{ij} v_j, \quad
-        w_{ij} \propto \exp \Bigl( \frac{2 c}{\sqrt d} \langle q_i, k_j \rangle \Bigr)
+        w_{ij} \propto \exp (2 \lambda \langle q_i, k_j \rangle)
 
     A Lorentz product is a dot product with one sign changed, so torch's kernels of attention give
     the :math:`m_i`. A softmax does not see the constant by which products and squared Lorentzian
@@ -37,13 +38,14 @@ def attended(
         query: Points in float32 or float64.
         key: One point per value.
         value: Points.
+        scale: The scale :math:`\lambda` of squared Lorentzian distances.
         mask: True where a query may attend to a key, at least once per query.
         dropout: Function of all weights; ``None`` for the identity.
     """
     dim = query.shape[-1] - 1
     with torch.autocast(query.device.type, enabled=False):  # bfloat16 would leave two digits
         signs = pad(query.new_ones(dim), (1, 0), value=-1.0)
-        mean = _means(query * (2 * space.c * dim**-0.5 * signs), key, value, mask, dropout)
+        mean = _means(query * (2 * scale * signs), key, value, mask, dropout)
     time, s = mean.split((1, dim), -1)
     size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
     return s * (space.c * (time - size) * (time + size)).clamp(min=1).rsqrt()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from fedbolic.core import check
 from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import ball_point, clamp_norm, hyperboloid_point
@@ -85,6 +86,8 @@ class Linear(FullyConnected[Lorentz | Poincare]):
             its images in the ball, before time is computed; ``None`` for none.
         bias: Whether to learn ``b`` on the hyperboloid, the offsets :math:`a_k`, in units of
             length, in the ball.
+        std: Standard deviation of the initial weights, in the ball of twice the weights; by default
+            the one above.
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
@@ -118,15 +121,19 @@ class Linear(FullyConnected[Lorentz | Poincare]):
         *,
         activation: Pointwise | None = None,
         bias: bool = True,
+        std: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        if std is not None:
+            check.positive(std=std)
+        self.std = std
         super().__init__(manifold, in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.activation = activation
 
     @override
     def begin(self) -> None:
-        std = self.out_features**-0.5
+        std = self.out_features**-0.5 if self.std is None else self.std
         if self.model is Lorentz:
             nn.init.zeros_(self.weight)
             nn.init.normal_(self.weight[:, 1:], std=std)

@@ -47,6 +47,9 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
     With the stream ``tangents`` the linear maps are those of ``torch.nn``, of tangents at the
     origin. Queries, keys and values are exponential maps of the tangents of each head over
     :math:`\sqrt d`, and the logarithms of the centroids, times :math:`\sqrt d`, are concatenated.
+    The scale of the squared distances is :math:`\sqrt d / 2` in place of :math:`c / \sqrt d`: in
+    flat space, scores then are :math:`-|q_i - k_j|^2 / (2 \sqrt d)`, whose products are those of
+    Vaswani et al. The weights of all four maps start with the variance of ``nn.Linear``.
 
     The Minkowski length of :math:`m_i` is a difference of squares. For values beyond about 5 radii
     in float32 (14 in float64) the direction of the centroid is accurate but its distance from the
@@ -74,7 +77,8 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
 
     References:
         Chen et al. (2022), arXiv:2105.14686, Eq. (7) and (8); Law et al. (2019), PMLR 97; Su et
-        al. (2021), arXiv:2104.09864, for rotary positions; Gulcehre et al. (2019),
+        al. (2021), arXiv:2104.09864, for rotary positions; Vaswani et al. (2017),
+        arXiv:1706.03762; Gulcehre et al. (2019),
         arXiv:1805.09786, for exponential maps of queries and keys.
 
     Example:
@@ -113,7 +117,7 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         self.dropout = Dropout(dropout, device=device)
         made = {"bias": bias, "device": device, "dtype": dtype}
         self.query, self.key, self.value, self.out = (
-            Linear(manifold, embed_dim, embed_dim, **made)
+            Linear(manifold, embed_dim, embed_dim, std=flat_std(embed_dim), **made)
             if stream == "points"
             else nn.Linear(embed_dim, embed_dim, **made)
             for _ in range(4)
@@ -205,19 +209,20 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             mask: True where a query may attend to a key.
             start: Position of the first query.
         """
-        space = self.manifold
+        space, root = self.manifold, self.head_dim**0.5
         drops = self.training and self.dropout.p > 0
         s = attended(
             space,
             self._heads(self.query, x, start),
             *keys_and_values,
+            scale=space.c / root if isinstance(self.out, Linear) else root / 2,
             mask=mask if mask is None or mask.ndim == 2 else mask.unsqueeze(-3),
             dropout=self.dropout if drops else None,
         )
         if isinstance(self.out, Linear):
             whole = hyperboloid_point(space, s.transpose(-2, -3).flatten(-2))
             return self.out.space_coordinates(self.rounded(whole, self.out.weight))
-        v = s * (self.head_dim**0.5 * log_factor(space.c, length_of(s)))
+        v = s * (root * log_factor(space.c, length_of(s)))
         return wide(self.out(v.transpose(-2, -3).flatten(-2).to(self.out.weight.dtype)))
 
     def _heads(
@@ -238,6 +243,11 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         sizes = {"embed_dim": self.embed_dim, "num_heads": self.num_heads}
         rotary = {} if self.rotary_base is None else {"rotary_base": self.rotary_base}
         return self.describe(**sizes, **rotary, stream=self.stream)
+
+
+def flat_std(in_features: int) -> float:
+    """Standard deviation of the initial weights of ``nn.Linear``."""
+    return (3 * in_features) ** -0.5
 
 
 def check_mask(mask: Tensor | None, x: Tensor, num_keys: int, *, name: str = "mask") -> None:

@@ -17,7 +17,7 @@ from fedbolic.nn.functional.tangent import points_to_tangents, tangents_to_point
 from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.nn.layers.linear import Linear
 from fedbolic.nn.layers.normalize import HyperbolicRMSNorm
-from fedbolic.nn.transformer.attention import Heads, LorentzAttention, Stream, check_mask
+from fedbolic.nn.transformer.attention import Heads, LorentzAttention, Stream, check_mask, flat_std
 
 
 class TransformerBlock(HyperbolicModule[Lorentz], ABC):
@@ -57,8 +57,12 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
         hidden = nn.GELU(), Dropout(dropout, device=device)
         if stream == "points":
             act = nn.Sequential(*hidden)
-            self.up: nn.Module = Linear(manifold, embed_dim, hidden_dim, activation=act, **made)
-            self.down: Linear | nn.Linear = Linear(manifold, hidden_dim, embed_dim, **made)
+            self.up: nn.Module = Linear(
+                manifold, embed_dim, hidden_dim, activation=act, std=flat_std(embed_dim), **made
+            )
+            self.down: Linear | nn.Linear = Linear(
+                manifold, hidden_dim, embed_dim, std=flat_std(hidden_dim), **made
+            )
         else:
             self.up = nn.Sequential(nn.Linear(embed_dim, hidden_dim, **made), *hidden)
             self.down = nn.Linear(hidden_dim, embed_dim, **made)
@@ -151,7 +155,7 @@ class LorentzEncoderBlock(TransformerBlock):
     weights 1 and :math:`w`, its space coordinates scaled by :math:`1 + w`: the residual connection
     of He et al. with that scale, and :math:`x + w y` in flat space. The norm is
     ``HyperbolicRMSNorm``, *up* a ``Linear`` with GELU on the space coordinates, *down* a
-    ``Linear``.
+    ``Linear``; their weights start with the variance of ``nn.Linear``.
 
     With the stream ``tangents`` the block is a hybrid: norms, sums and linear maps are those of
     flat space on tangents at the origin, and attention alone is hyperbolic.

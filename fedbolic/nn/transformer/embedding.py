@@ -14,6 +14,7 @@ from fedbolic.nn.functional.lorentz_sum import lorentz_sum
 from fedbolic.nn.functional.space import HyperbolicModule, wide
 from fedbolic.nn.layers.embedding import HyperbolicEmbedding
 from fedbolic.nn.layers.linear import Linear
+from fedbolic.nn.transformer.attention import flat_std
 
 
 class LorentzPositions(HyperbolicModule[Lorentz]):
@@ -109,7 +110,7 @@ class PatchEmbedding(HyperbolicModule[Lorentz]):
     The pixels are points whose space coordinates are the channels. Their Lorentz direct
     concatenation is the point whose space coordinates are all numbers of the patch, and a
     ``Linear`` follows: the layer is the convolution of Bdeir et al. with the size of a patch as
-    kernel and stride.
+    kernel and stride. Its weights start with the variance of ``nn.Linear``.
 
     Args:
         manifold: ``Lorentz(c)``; ``c`` may be a ``Curvature``.
@@ -153,7 +154,9 @@ class PatchEmbedding(HyperbolicModule[Lorentz]):
         check.at_least(1, num_channels=num_channels, patch_size=patch_size)
         self.num_channels, self.patch_size = num_channels, patch_size
         inputs = num_channels * patch_size**2
-        self.linear = Linear(manifold, inputs, embed_dim, device=device, dtype=dtype)
+        self.linear = Linear(
+            manifold, inputs, embed_dim, std=flat_std(inputs), device=device, dtype=dtype
+        )
 
     @override
     def forward(

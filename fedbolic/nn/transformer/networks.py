@@ -10,7 +10,6 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.manifolds import Lorentz
 from fedbolic.nn.functional.space import HyperbolicModule
-from fedbolic.nn.layers.classify import MLR
 from fedbolic.nn.layers.embedding import HyperbolicEmbedding
 from fedbolic.nn.layers.normalize import HyperbolicRMSNorm
 from fedbolic.nn.layers.pool import CentroidPool
@@ -209,6 +208,10 @@ class LorentzTransformer(HyperbolicModule[Lorentz]):
 class LorentzViT(HyperbolicModule[Lorentz]):
     """Vision transformer on the hyperboloid: patches, positions, blocks, a centroid and logits.
 
+    The last norm is that of the centroid: one of every point would put all of them equally far out,
+    where ``power`` is without effect and centroids lie near the origin. The head is a linear map of
+    all coordinates, as after ``LorentzTransformer``.
+
     Args:
         manifold: ``Lorentz(c)``; ``c`` may be a ``Curvature``, which all layers share.
         image_size: Height and width of the images.
@@ -264,7 +267,8 @@ class LorentzViT(HyperbolicModule[Lorentz]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(manifold)
-        check.at_least(1, image_size=image_size, patch_size=patch_size, depth=depth)
+        sizes = {"image_size": image_size, "patch_size": patch_size, "num_classes": num_classes}
+        check.at_least(1, **sizes, depth=depth)
         if image_size % patch_size:
             raise ValueError(f"patch_size must divide image_size {image_size}, got {patch_size}")
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -279,7 +283,7 @@ class LorentzViT(HyperbolicModule[Lorentz]):
         )
         self.norm = HyperbolicRMSNorm(manifold, embed_dim, **made)
         self.pool = CentroidPool(manifold, power=power)
-        self.head = MLR(manifold, embed_dim, num_classes, **made)
+        self.head = nn.Linear(embed_dim + 1, num_classes, **made)
 
     @override
     def forward(
@@ -290,7 +294,7 @@ class LorentzViT(HyperbolicModule[Lorentz]):
                 f"x must be images (..., {self.patches.num_channels}, {self.image_size}, "
                 f"{self.image_size}), got shape {tuple(x.shape)}: resize or crop them"
             )
-        return self.head(self.pool(self.norm(self.blocks(self.positions(self.patches(x))))))
+        return self.head(self.norm(self.pool(self.blocks(self.positions(self.patches(x))))))
 
     @override
     def extra_repr(self) -> str:

@@ -26,6 +26,7 @@ from fedbolic.nn.functional.lorentz_sum import lorentz_sum
 from fedbolic.nn.transformer.rotary import rotated
 from tests.nn.cases import points
 from tests.nn.transformer import transcription
+from tests.rehearsal import CUDA, rehearsal
 
 C = 0.7
 streams = pytest.mark.parametrize("stream", ["points", "tangents"])
@@ -96,10 +97,11 @@ def test_kernels_and_products_are_equal_to_second_order_and_forwards(masked):
     given = (*x, space.c)
 
     def by_kernels(*given):
-        return kernels.attended(Lorentz(given[3]), *given[:3], mask=mask)
+        return kernels.attended(Lorentz(given[3]), *given[:3], scale=given[3] / 2, mask=mask)
 
     def by_products(*given):
-        return kernels.attended(Lorentz(given[3]), *given[:3], mask=mask, dropout=lambda w: w)
+        space, options = Lorentz(given[3]), {"scale": given[3] / 2, "mask": mask}
+        return kernels.attended(space, *given[:3], **options, dropout=lambda w: w)
 
     weights = normal(2, 2, 5, 3, seed=9)
     outs = [f(*given) for f in (by_kernels, by_products)]
@@ -147,6 +149,18 @@ def test_without_a_transform_attention_is_torchs_kernel(monkeypatch):
     called.clear()
     torch.vmap(layer)(x.unsqueeze(0))
     assert not called
+
+
+@pytest.mark.parametrize(("stream", "most"), [("points", 340), ("tangents", 400)])
+def test_a_block_on_a_cuda_device_waits_for_nothing(stream, most):
+    block = LorentzEncoderBlock(Lorentz(1.0), 8, 2, stream=stream)
+    with rehearsal() as device:
+        block, x = block.to(CUDA), Lorentz().origin(3, 5, 9).to(CUDA)
+        device.work.clear()
+        block(x).sum().backward()
+        spent = device.work.total()
+    assert spent["waits"] == spent["uploads"] == 0
+    assert spent["launches"] <= most
 
 
 def exact_sum(a, b, w, c):

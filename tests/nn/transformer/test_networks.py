@@ -31,15 +31,15 @@ def test_a_transformer_is_its_blocks_on_points_of_tokens(stream):
 
 
 def test_a_vit_is_its_parts():
-    network = noisy(LorentzViT(Lorentz(C), 4, 2, 4, 2, 1, 6, hidden_dim=6))
+    network = noisy(LorentzViT(Lorentz(C), 4, 2, 4, 2, 1, 6, hidden_dim=6, power=2.0))
     images = normal(3, 3, 4, 4)
     for image, found in zip(images, network(images), strict=True):
         x = [*network.positions(network.patches(image))]
         x = transcription.block(network.blocks[0], x, C)
-        x = [transcription.point(transcription.normed(network.norm, row[1:]), C) for row in x]
-        mean = sum(x)
+        mean = sum(row[0] ** 2 * row for row in x)  # the power of times is the weight
         centre = mean / torch.sqrt(-C * transcription.product(mean, mean))
-        torch.testing.assert_close(found, network.head(centre))
+        place = transcription.point(transcription.normed(network.norm, centre[1:]), C)
+        torch.testing.assert_close(found, network.head.weight @ place + network.head.bias)
 
 
 @streams
@@ -122,5 +122,5 @@ def test_a_language_model_learns_what_follows(stream):
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    assert losses[0] > 2
+    assert losses[0] > 1.75  # of the shares of digits, without what lies before them
     assert losses[-1] < 0.5

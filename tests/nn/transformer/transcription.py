@@ -67,7 +67,8 @@ def attention(layer, stream, context, c, *, sees=None):
             keys = [head(layer.key, context[j], h, j) for j in seen]
             values = [head(layer.value, context[j], h) for j in seen]
             squared = torch.stack([-2 / c - 2 * product(query, key) for key in keys])
-            weights = torch.exp(-c * squared / math.sqrt(d))
+            scale = math.sqrt(d) / 2 if tangents else c / math.sqrt(d)
+            weights = torch.exp(-scale * squared)
             mean = sum(w * v for w, v in zip(weights / weights.sum(), values, strict=True))
             centre = mean / torch.sqrt(-c * product(mean, mean))
             parts.append(math.sqrt(d) * logarithm(centre, c) if tangents else centre[1:])
