@@ -13,7 +13,8 @@ from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.update import StackedUpdates, split_columns
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, visits_of
-from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.gradients import counted_loss
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 
@@ -103,7 +104,7 @@ def joint_losses(
     def forward(
         parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
-        return counted_loss(method, model, parameters, buffers, batch, context)
+        return counted_loss(method.loss, model, parameters, buffers, batch, context)
 
     return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
 

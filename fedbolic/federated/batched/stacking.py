@@ -13,7 +13,8 @@ from fedbolic.federated.batched.batch_loader import BatchLoader
 from fedbolic.federated.batched.buckets import MOST_PADDED, buckets
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.joint import joint_losses, joint_steps
-from fedbolic.federated.contract.gradient_method import GradientMethod, check_losses
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.gradients import check_losses
 from fedbolic.federated.contract.jagged import Jagged, jagged_sizes
 from fedbolic.nn.functional.clamped import COUNTS
 from fedbolic.nn.network.model import Model

@@ -16,7 +16,8 @@ from fedbolic.federated.batched.batch_loader import copy_together, take_rows
 from fedbolic.federated.batched.replay import GraphPool, Replay
 from fedbolic.federated.batched.stacking import Ended, at_rows, joint_step
 from fedbolic.federated.batched.wave import CallForm, PlannedCall, Wave, jagged_leaves, power_of_2
-from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.gradients import counted_loss
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.nn.functional.clamped import COUNTS
 from fedbolic.nn.network.model import Model
@@ -259,7 +260,7 @@ def single_step(
     local = tree.map(lambda x: x[0], state["local"])
     batch = {name: x if dims[0][name] is None else x[0] for name, x in batch.items()}
     parameters = {n: x.detach().requires_grad_() for n, x in local["parameters"].items()}
-    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
+    losses, buffers = counted_loss(method.loss, model, parameters, local["buffers"], batch, context)
     clamped = state["clamped"] + buffers.pop(COUNTS, 0)
     total = losses.masked_fill(~batch["mask"], 0.0).sum()
     values = list(parameters.values())

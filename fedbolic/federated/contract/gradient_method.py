@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.autograd import Variable
 from torch.nn.functional import pad
 from typing_extensions import override
 
@@ -17,10 +16,11 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, Split
 from fedbolic.federated.aggregators.update import Update, host_or_scalar
+from fedbolic.federated.contract.gradients import Leaves, differentiate
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score
-from fedbolic.nn.functional.clamped import COUNTS, Counter
+from fedbolic.nn.functional.clamped import COUNTS
 from fedbolic.nn.layers.dropout import SEED
 from fedbolic.nn.network.model import Model
 
@@ -222,11 +222,10 @@ class GradientMethod(Method):
     ) -> tuple[Update, Tree]:
         model, local, context, plan = self.begin(message, client, client_state, rng)
         local = tree.clone(local)
-        losses, counts, leaves = [], [], {}
+        losses, counts, leaves = [], [], Leaves()
         for batch in batches(self, client, plan):
-            leaves = _leaves(local["parameters"], leaves)
-            inputs = {name: leaf for name, (_, leaf) in leaves.items()}, local["buffers"]
-            of_batch, gradients, buffers = _differentiate(self, model, inputs, batch, context)
+            inputs = leaves.of(local["parameters"]), local["buffers"], batch, context
+            of_batch, gradients, buffers = differentiate(self.loss, model, *inputs)
             counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
             with torch.no_grad():
                 gradients = self.local.clip(gradients)
@@ -336,75 +335,6 @@ def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
     """Buffers with new dropout seeds, chosen by buffer name."""
     names = [name for name in buffers if name.rpartition(".")[2] == SEED]
     return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
-
-
-def check_losses(losses: Tensor, mask: Tensor) -> None:
-    """Refuse losses that are not one number per example of a batch.
-
-    Raises:
-        ValueError: If the shape of ``losses`` is not that of ``mask``.
-    """
-    if losses.shape != mask.shape:
-        raise ValueError(
-            f"the loss must return one number per example, of shape {tuple(mask.shape)}, "
-            f"got {tuple(losses.shape)}"
-        )
-
-
-def counted_loss(
-    method: GradientMethod,
-    model: Model,
-    parameters: Params,
-    buffers: Params,
-    batch: Params,
-    context: Tree,
-) -> tuple[Tensor, Params]:
-    """Result of :meth:`GradientMethod.loss`, with counts of clamped points among the buffers.
-
-    Raises:
-        ValueError: If there is not one loss per example.
-    """
-    with Counter(batch["mask"]) as counter:
-        losses, buffers = method.loss(model, parameters, buffers, batch, context)
-    check_losses(losses, batch["mask"])
-    return losses, {**buffers, **counter.total()}
-
-
-def _leaves(
-    parameters: Params, before: dict[str, tuple[Tensor, Tensor]]
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Parameters with the leaves of autograd that share their values, kept from the step before."""
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        before = {}  # autocast keeps what it has cast of a leaf, also after the leaf has changed
-    leaves = {}
-    for name, value in parameters.items():
-        held, leaf = before.get(name, (None, value))
-        if held is not value or leaf.data_ptr() != value.data_ptr():  # of another storage
-            leaf = value if value.requires_grad else value.detach().requires_grad_()
-        leaves[name] = value, leaf
-    return leaves
-
-
-def _differentiate(
-    method: GradientMethod,
-    model: Model,
-    inputs: tuple[Params, Params],
-    batch: Params,
-    context: Tree,
-) -> tuple[Tensor, Params, Params]:
-    """Losses of a batch, gradients of their mean by parameter name, and the buffers after it."""
-    parameters, buffers = inputs
-    losses, buffers = counted_loss(method, model, parameters, buffers, batch, context)
-    shares = torch.full_like(losses, 1 / len(losses))
-    # the engine of torch.autograd.grad, which takes as long to examine a small network as this
-    found = Variable._execution_engine.run_backward(
-        *((losses,), (shares,), False, False, tuple(parameters.values())),
-        allow_unreachable=True,
-        accumulate_grad=False,
-    )
-    named = zip(parameters.items(), found, strict=True)
-    gradients = {name: torch.zeros_like(x) if g is None else g for (name, x), g in named}
-    return losses.detach(), gradients, buffers
 
 
 @functools.lru_cache(maxsize=64)
