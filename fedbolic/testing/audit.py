@@ -6,6 +6,7 @@ from typing import NoReturn
 import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
+from scipy.special import logsumexp
 from scipy.stats import binom
 
 from fedbolic.core.rng import Rng
@@ -145,7 +146,7 @@ def attacked(
         scores.append(_scores(found.deltas * size / found.bounds[:, None], ledger, std))
     generator = Rng(seed).at("ideal").numpy()
     share = max(GUESSED, key=lambda s: _ideal(ledger, std, planted, s, generator))
-    bound = _bound(np.concatenate(scores), np.concatenate(coins), share, ledger.dp_delta)
+    bound = bound_by_guesses(np.concatenate(scores), np.concatenate(coins), share, ledger.dp_delta)
     return bound, _ideal(ledger, std, sum(map(len, coins)), share, generator)
 
 
@@ -178,10 +179,28 @@ def _scores(
 ) -> Float64[ndarray, " n"]:
     """Logarithm of the likelihood ratio of being in the run, for every canary."""
     seen, std, rate = _steps(deltas, ledger, std)
-    loss = (seen - 0.5) / std**2
-    if rate == 1:
-        return loss.sum(axis=0)
-    return np.logaddexp(np.log1p(-rate), np.log(rate) + loss).sum(axis=0)
+    return log_ratio(seen, std, rate).sum(axis=0)
+
+
+def log_ratio(
+    seen: Float64[ndarray, "rounds n"], std: float, rate: float, trials: int = 1
+) -> Float64[ndarray, "rounds n"]:
+    r"""Logarithm of the likelihood ratio of noisy numbers of contributions to noise alone.
+
+    .. math:: \log \sum_k \Pr[\mathrm{Bin}(T, q) = k] \, e^{(k s - k^2 / 2) / \sigma^2}
+
+    Args:
+        seen: Noisy numbers of contributions, s.
+        std: Deviation of the noise.
+        rate: Probability of a contribution, q.
+        trials: Number of contributions that are possible, T.
+    """
+    k = np.arange(trials + 1)[:, None, None]
+    weights = binom.logpmf(k, trials, rate)
+    found: Float64[ndarray, "rounds n"] = logsumexp(
+        weights + (k * seen - k**2 / 2) / std**2, axis=0
+    )
+    return found
 
 
 def _ideal(
@@ -200,14 +219,21 @@ def _ideal(
             scores = ((drawn - 0.5) / wide**2).sum(axis=0)
         else:
             scores = _scores(drawn, single, wide)
-        found.append(_bound(scores, present, share, ledger.dp_delta))
+        found.append(bound_by_guesses(scores, present, share, ledger.dp_delta))
     return float(np.mean(found))
 
 
-def _bound(
+def bound_by_guesses(
     scores: Float64[ndarray, " n"], present: Bool[ndarray, " n"], share: float, delta: float
 ) -> float:
-    """Bound by guesses about the largest and the smallest scores, half of them each."""
+    """Bound of epsilon by guesses about the largest and the smallest scores, half of them each.
+
+    Args:
+        scores: Score of every canary.
+        present: Whether each canary was in the run.
+        share: Fraction of the canaries about which the attacker guesses.
+        delta: Delta.
+    """
     order, each = np.argsort(scores), max(1, int(len(scores) * share / 2))
     right = int(present[order[-each:]].sum() + (~present[order[:each]]).sum())
     return lower_bound(right, 2 * each, len(scores), delta)

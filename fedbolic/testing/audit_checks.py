@@ -141,9 +141,9 @@ def _faults_of_noise(
     sums = found.deltas * size
     std = sum_noise(privacy, noise_multiplier, size)
     noise = sums / found.bounds[:, None] / std
-    faults = _faults_of_shape(noise[0])
+    faults = faults_of_shape(noise[0])
     if privacy.correlation == "none":
-        faults += _faults_of_shape(noise[1])
+        faults += faults_of_shape(noise[1])
         if abs(np.corrcoef(noise[0], noise[1])[0, 1]) > stats.norm.isf(RARE) * 1.1 / dim**0.5:
             faults.append("the noise of two rounds is correlated")
     if privacy.placement == "server":
@@ -155,7 +155,12 @@ def _faults_of_noise(
     return list(dict.fromkeys(faults))
 
 
-def _faults_of_shape(noise: Float64[ndarray, " n"]) -> list[str]:
+def faults_of_shape(noise: Float64[ndarray, " n"]) -> list[str]:
+    """Noise of another size or shape than the standard normal distribution.
+
+    Args:
+        noise: Noise over the deviation that the ledger assumes.
+    """
     square, faults = float((noise**2).sum()), []
     if not stats.chi2(len(noise)).ppf(RARE) < square < stats.chi2(len(noise)).isf(RARE):
         ratio = (square / len(noise)) ** 0.5

@@ -127,7 +127,7 @@ def released_by(
             states.append(state)
             rows += new
         if resumed and part < method.rounds:
-            states[-1] = _reloaded(states[-1])
+            states[-1] = reloaded(states[-1])
     deltas = np.stack([s.server_state["released"].double().numpy() for s in states[1:]])
     bounds = np.array([s.privacy["clip_norm"] for s in states[:-1]], dtype=np.float64)
     return Released(deltas, bounds, rows, states)
@@ -143,8 +143,12 @@ def _until(
                 return
 
 
-def _reloaded(state: TrainerState) -> TrainerState:
-    """The state after it was written to a file and read again."""
+def reloaded(state: TrainerState) -> TrainerState:
+    """The state after it was written to a file and read again.
+
+    Args:
+        state: State of a run.
+    """
     file = io.BytesIO()
     torch.save(state.checkpoint(), file)
     file.seek(0)

@@ -1,0 +1,130 @@
+"""Audit of methods whose clients add the noise: DP-SGD, and noise in a sum with colluders."""
+
+import itertools
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from fedbolic.core.rng import Rng
+from fedbolic.federated import DistributedNoise, Engine, Method
+from fedbolic.federated.secure import SecureSum
+from fedbolic.methods import PrivateSteps
+from fedbolic.testing.audit import GUESSED, IDEAL_DRAWS, Audit, bound_by_guesses, log_ratio
+from fedbolic.testing.audit_checks import RECORDED, faults_of_shape
+from fedbolic.testing.noisy_clients import StepsSubject, Subject, SumSubject
+
+IDLE = 4000
+"""Number of axes of nobody, on which noise is examined."""
+
+LARGEST_ROUNDING = 0.02
+"""Largest part of a contribution that rounding at random changes in an almost silent run."""
+
+
+def subject_of(method: Method, num_clients: int, planted: int) -> Subject:
+    """Canaries in the place of the model and the data of a method.
+
+    Args:
+        method: Method of a run.
+        num_clients: Number of clients of the run.
+        planted: Number of canaries, where it is free.
+
+    Raises:
+        ValueError: If clients of the method add no noise that this audit knows.
+    """
+    if isinstance(method, PrivateSteps):
+        return StepsSubject(method, min(planted, int(0.5 / method.dp_delta)))
+    if isinstance(method, DistributedNoise | SecureSum):
+        return SumSubject(method, num_clients)
+    raise ValueError(
+        f"only a run with privacy is audited, by privacy, PrivateSteps or DistributedNoise, and "
+        f"{type(method).__name__} has none of these"
+    )
+
+
+def audit_noisy(
+    method: Method, engine: Engine, num_clients: int, *, planted: int = 1000, seed: int = 0
+) -> Audit:
+    """Audit of a method whose clients add noise, by runs of canaries.
+
+    The server reads what one client of DP-SGD sends in every round; in a sum, it knows the noise of
+    all clients but those whose noise the ledger counts.
+
+    Args:
+        method: Method of a run.
+        engine: Engine of its clients.
+        num_clients: Number of its clients.
+        planted: Least number of canaries in all runs together.
+        seed: Seed of the coins; keys of noise do not follow from it.
+
+    Raises:
+        ValueError: As :func:`subject_of`.
+    """
+    subject = subject_of(method, num_clients, planted)
+    spent, delta = subject.ledger.epsilon(subject.ledger.rounds), subject.ledger.dp_delta
+    scores, coins = [], []
+    for number in range(-(-planted // subject.num)):
+        present = Rng(seed).at("coins", number).numpy().random(subject.num) < 0.5
+        seen = subject.run(engine, present, seed + number, resumed=subject.rounds > 1)
+        scores.append(_scores(subject, seen.sums))
+        coins.append(present)
+    generator = Rng(seed).at("ideal").numpy()
+    ideals = {share: _ideal(subject, planted, share, generator) for share in GUESSED}
+    share = max(ideals, key=lambda s: ideals[s])
+    bound = bound_by_guesses(np.concatenate(scores), np.concatenate(coins), share, delta)
+    faults = _faults(subject, engine, seed)
+    if bound > spent:
+        faults.append(f"the attack disproves the ledger's epsilon of {spent:.4g}")
+    return Audit(spent, bound, ideals[share], tuple(faults))
+
+
+def _scores(subject: Subject, sums: Float64[ndarray, "rounds n"]) -> Float64[ndarray, " n"]:
+    rate = subject.ledger.rate
+    return log_ratio(sums, subject.std, rate, subject.trials).sum(axis=0)
+
+
+def _ideal(subject: Subject, planted: int, share: float, generator: np.random.Generator) -> float:
+    """Mean bound of the attack on draws of the ideal mechanism."""
+    found, shape = [], (subject.rounds, planted)
+    for _ in range(IDEAL_DRAWS):
+        present = generator.random(planted) < 0.5
+        into = generator.binomial(subject.trials, subject.ledger.rate, shape)
+        drawn = present * into + subject.std * generator.standard_normal(shape)
+        scores = _scores(subject, drawn)
+        found.append(bound_by_guesses(scores, present, share, subject.ledger.dp_delta))
+    return float(np.mean(found))
+
+
+def _faults(subject: Subject, engine: Engine, seed: int) -> list[str]:
+    """Faults that need no attack: of keys, noise, contributions and records."""
+    nobody, everybody = np.zeros(subject.num, dtype=bool), np.ones(subject.num, dtype=bool)
+    wide = subject.wider(IDLE)
+    first, second = wide.run(engine, nobody, seed), subject.run(engine, nobody, seed)
+    noise, faults = first.idle / wide.std, list[str]()
+    third = subject.run(engine, nobody, seed)
+    if np.array_equal(second.sums, third.sums):
+        faults.append("the key of the noise follows from the seed of the run")
+    faults += faults_of_shape(noise.ravel())
+    for earlier, later in itertools.pairwise(noise):
+        if abs(np.corrcoef(earlier, later)[0, 1]) > 6 / len(earlier) ** 0.5:
+            faults.append("the noise of two rounds is correlated")
+    quiet = subject.silent()
+    seen = quiet.run(engine, everybody, seed)
+    counts = np.rint(seen.sums)
+    if np.abs(seen.sums - counts).max() > LARGEST_ROUNDING or counts.max() > subject.trials:
+        faults.append("a contribution is not the bound: by clipping, weights or the divisor")
+    elif abs(counts.mean() - subject.trials * subject.ledger.rate) > 6 * _deviation(quiet):
+        faults.append("contributions are more or fewer than the ledger's rate allows")
+    elif subject.ledger.rate < 1 and np.array_equal(
+        counts, np.rint(quiet.run(engine, everybody, seed).sums)
+    ):
+        faults.append("batches follow from the seed of the run")
+    allowed = RECORDED | {"clients/failed"}
+    names = sorted({row.name for row in first.rows} - allowed)
+    return faults + [f"the metric {n!r} is recorded, and its cost is not declared" for n in names]
+
+
+def _deviation(subject: Subject) -> float:
+    """Deviation of the mean number of contributions of a run in which everybody is present."""
+    rate, number = subject.ledger.rate, subject.num * subject.rounds
+    return (subject.trials * rate * (1 - rate) / number) ** 0.5 + 1e-9
