@@ -91,3 +91,17 @@ def test_one_set_of_keys_serves_many_sets_of_queries():
         means = attended(Lorentz(), query, given, given, scale=0.5)
         both.append((means, *torch.autograd.grad(means.square().sum(), query)))
     torch.testing.assert_close(*both)
+
+
+def test_a_cache_of_other_sets_or_of_another_network_is_refused():
+    sizes, tokens = (Lorentz(), 10, 4, 2, 2), TOKENS.expand(3, 7)
+    body = LorentzTransformer(*sizes, causal=True)
+    _, past = body.decode(tokens[:, :3])
+    for of, given in ((tokens[:2], past), (tokens[:1], past), (TOKENS, past), (tokens, past[:1])):
+        with pytest.raises(ValueError, match="past must be what decode gave"):
+            body.decode(of[..., 3:], given)
+    cross, memory = LorentzTransformer(*sizes, causal=True, cross=True), Lorentz().origin(3, 2, 5)
+    with pytest.raises(ValueError, match="past must be what decode gave"):
+        cross.decode(tokens, past, memory=memory)
+    chosen = tuple(tuple(x[1:] for x in heads) for heads in past)
+    torch.testing.assert_close(body.decode(tokens[1:, 3:], chosen)[0], body(tokens)[1:, 3:])

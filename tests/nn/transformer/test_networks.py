@@ -66,20 +66,6 @@ def test_decoding_by_a_cache_is_one_pass(stream, cross, parts):
     assert [heads[0].shape[-2] for heads in past] == [7, 7]
 
 
-def test_a_cache_of_other_sets_or_of_another_network_is_refused():
-    body, tokens = language_model("points"), TOKENS.expand(3, 7)
-    _, past = body.decode(tokens[:, :3])
-    for of, given in ((tokens[:2], past), (tokens[:1], past), (TOKENS, past), (tokens, past[:1])):
-        with pytest.raises(ValueError, match="past must be what decode gave"):
-            body.decode(of[..., 3:], given)
-    with pytest.raises(ValueError, match="past must be what decode gave"):
-        language_model("points", cross=True).decode(
-            tokens, past, memory=some_points(2).expand(3, 2, 5)
-        )
-    chosen = tuple(tuple(x[1:] for x in heads) for heads in past)
-    torch.testing.assert_close(body.decode(tokens[1:, 3:], chosen)[0], body(tokens)[1:, 3:])
-
-
 def test_a_cache_keeps_the_memory_of_the_first_call():
     body, memory = language_model(cross=True), some_points(5)
     _, past = body.decode(TOKENS[:3], memory=memory)
