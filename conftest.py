@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-FLOWER = ["fedbolic/remote/app.py", "fedbolic/remote/flower.py"]
+FLOWER = [f"fedbolic/remote/{name}.py" for name in ("app", "client", "flower")]
 
 KERNELS = [
     str(file)

@@ -234,9 +234,14 @@ class NoisyLattice:
             x: Vector of norm at most ``clip_norm``.
             stream: Random stream of the client.
 
+        Raises:
+            ValueError: If the norm is larger, for which no rounding may be found.
+
         References:
             Kairouz, Liu and Steinke (2021), Algorithm 1, arXiv:2102.06387.
         """
+        if not float(x.norm()) <= self.clip_norm * (1 + 1e-9):  # the norm itself stays secret
+            raise ValueError(f"the norm of a vector must be at most {self.clip_norm:g}: clip it")
         scaled = x / self.granularity
         low, tries = scaled.floor(), 0
         while True:

@@ -54,6 +54,12 @@ def test_rounded_vectors_are_neighbours_on_the_grid_within_the_bound():
         assert int(found.square().sum()) <= COARSE.largest
 
 
+@pytest.mark.parametrize("norm", [1e6, float("nan")])
+def test_a_vector_that_was_not_clipped_is_refused(norm):
+    with pytest.raises(ValueError, match="clip it"):
+        COARSE.rounded(vector(64, norm=norm), STREAM)
+
+
 def test_rounding_has_the_right_mean_if_the_bound_does_not_bind():
     x, n = vector(64, norm=0.2), 600
     found = torch.stack([COARSE.rounded(x, STREAM.at("mean", i)) for i in range(n)]).double()

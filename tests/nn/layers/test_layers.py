@@ -177,8 +177,9 @@ def test_autocast_gives_points_in_float32_near_those_without(case):
     expected = layer(x)
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x)
-    assert y.dtype == torch.float32
-    torch.testing.assert_close(y, expected, rtol=5e-2, atol=5e-2)
+    ends_in_torch = isinstance(getattr(layer, "head", None), torch.nn.Linear)
+    assert y.dtype == (torch.bfloat16 if ends_in_torch else torch.float32)
+    torch.testing.assert_close(y.float(), expected, rtol=5e-2, atol=5e-2)
     if case.gives is not None:
         assert case.gives(layer.manifold.c).contains(y).all()
     assert all(g is None or g.isfinite().all() for g in gradients_of(layer, y).values())
