@@ -42,6 +42,8 @@ CONVOLUTIONS := $(addprefix tests/nn/functional/test_,convolution.py convolution
 	$(addprefix tests/nn/network/test_,backbone.py hyperbolic_resnet.py own_network.py repeatable.py resnet.py) \
 	tests/hyperfed/test_method.py tests/optim/test_layouts.py tests/run/test_reproducible.py
 SLOWEST := --durations=30
+# a test that hangs ends its process, which prints the stacks of all threads, and the run goes on
+HANGING := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TORCH := 2.4.1
 OLDEST := python3.11
 NEWEST := python3.13
@@ -60,13 +62,13 @@ demo: install
 test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	failed=0; $(PYTEST) $(SLOWEST) $(TYPED) || failed=1; $(PYTEST) $(SLOWEST) $(UNTYPED) || failed=1; exit $$failed
+	failed=0; $(PYTEST) $(SLOWEST) $(HANGING) $(TYPED) || failed=1; $(PYTEST) $(SLOWEST) $(HANGING) $(UNTYPED) || failed=1; exit $$failed
 
 quick: install
 	$(PYTEST) --one-case $(or $(FOLDER),tests)
 
 avx2: install
-	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST) $(CONVOLUTIONS)
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST) $(HANGING) $(CONVOLUTIONS)
 
 fuzz: install
 	@echo "to repeat: make fuzz SEED=$(SEED)"

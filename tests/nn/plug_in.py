@@ -11,11 +11,10 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap
@@ -28,21 +27,9 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.table import head, line
 from fedbolic.nn.graph.convolution import HGCN, CentroidConv, HGCNConv
 from tests.nn.every_layer import Layer, layers
+from tests.nn.process_group import group
 
 GRAPH = CentroidConv, HGCNConv, HGCN
-
-
-@contextmanager
-def group():
-    """A group of this process alone."""
-    if distributed.is_initialized():
-        yield
-        return
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
 
 
 def state_dict(of: Layer) -> None:
@@ -361,8 +348,9 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     checks = sys.argv[1:] or list(CHECKS)
     print(head("layer", *checks))
-    for name, of in layers().items():
-        print(line(name, *(outcome(name, check, of) for check in checks)), flush=True)
+    with group():
+        for name, of in layers().items():
+            print(line(name, *(outcome(name, check, of) for check in checks)), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from benchmarks.script import FOLDER
 from fedbolic.nn.graph import convolution as graph
 from tests.nn import plug_in
 from tests.nn.every_layer import layers
+from tests.nn.process_group import group
 
 LAYERS = layers()
 
@@ -33,6 +34,13 @@ def test_the_table_has_no_cell_without_an_explanation():
     assert found == {name: {c: expected(name, c) for c in checks} for name in LAYERS}
 
 
+@pytest.fixture(scope="module")
+def one_group():
+    with group():
+        yield
+
+
+@pytest.mark.usefixtures("one_group")
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_passes_what_takes_no_compiler(name):
     quick = [check for check in plug_in.CHECKS if check not in plug_in.SLOW]

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, stack_module_state, vmap
@@ -14,6 +14,7 @@ from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn import FermiDirac, Linear, parameter_groups
 from fedbolic.nn.loss.contrastive import LogitScale
 from tests.nn.layers.test_layers import every_layer
+from tests.nn.process_group import group
 
 C = 0.7
 
@@ -28,12 +29,8 @@ def curvatures(layer):
 
 @pytest.fixture(scope="module")
 def mesh():
-    """A group of this process alone."""
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
+    with group():
         yield init_device_mesh("cpu", (1,))
-    finally:
-        distributed.destroy_process_group()
 
 
 @every_layer

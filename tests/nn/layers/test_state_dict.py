@@ -12,6 +12,7 @@ from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn import MLR, ChangeCurvature, Linear
 from fedbolic.nn.network.model import Model
 from tests.nn.cases import CASES
+from tests.nn.process_group import group
 
 every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -125,11 +126,9 @@ def test_torch_export_keeps_the_numbers():
 
 
 def test_distributed_data_parallel_wraps_it():
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
+    with group():
         model, x = network(2.0), torch.rand(5, 3) / 4
         wrapped = DistributedDataParallel(model)
         wrapped(x).sum().backward()
@@ -137,8 +136,6 @@ def test_distributed_data_parallel_wraps_it():
         other = DistributedDataParallel(network(2.0))
         other.load_state_dict(wrapped.state_dict())
         assert torch.equal(other(x), wrapped(x))
-    finally:
-        dist.destroy_process_group()
 
 
 def test_a_checkpoint_of_lightning_is_loaded_strictly_and_refused_elsewhere(tmp_path):
