@@ -17,6 +17,9 @@
 # make rehearse  every engine and the tests of GPUs on simulated CUDA devices; takes ten minutes
 # make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
 PYTHON ?= python3
+# OpenBLAS, by which scipy searches prototypes, takes a thread a core in every process: those of two
+# processes wait for each other, and a second becomes a minute
+export OPENBLAS_NUM_THREADS := 1
 BIN := .venv/bin
 # a process per core, up to 4: each takes most of a gigabyte
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal

@@ -14,7 +14,7 @@ from fedbolic.testing.audit import GUESSED, IDEAL_DRAWS, Audit, bound_by_guesses
 from fedbolic.testing.audit_checks import RECORDED, faults_of_shape
 from fedbolic.testing.noisy_clients import StepsSubject, Subject, SumSubject
 
-IDLE = 4000
+UNUSED = 4000
 """Number of axes of nobody, on which noise is examined."""
 
 LARGEST_ROUNDING = 0.02
@@ -98,7 +98,7 @@ def _ideal(subject: Subject, planted: int, share: float, generator: np.random.Ge
 def _faults(subject: Subject, engine: Engine, seed: int) -> list[str]:
     """Faults that need no attack: of keys, noise, contributions and records."""
     nobody, everybody = np.zeros(subject.num, dtype=bool), np.ones(subject.num, dtype=bool)
-    wide = subject.wider(IDLE)
+    wide = subject.wider(UNUSED)
     first, second = wide.run(engine, nobody, seed), subject.run(engine, nobody, seed)
     noise, faults = first.idle / wide.std, list[str]()
     third = subject.run(engine, nobody, seed)

@@ -29,14 +29,15 @@ SOURCE = Partitioned()
 PAIRS = HierarchySplit | TripleSplit
 CHANGES = {"rounds": 1, "sends": "table", "backbone": MLP((2,)), "dim": 2}
 COVERED = {
-    "Apfl": "apfl", "Ditto": "ditto", "FedAvg": "fedavg", "FedDyn": "feddyn", "FedRep": "fedrep",
-    "FedRoD": "fedrod", "FlatLand": "flatland", "HierarchyEmbedding": "hierarchies",
-    "HyperFed": "hyperfed/h_ce", "KnowledgeEmbedding": "knowledge", "Moon": "moon",
-    "PFedMe": "pfedme",
+    "Apfl": "apfl", "Ditto": "ditto", "FedALA": "fedala", "FedAvg": "fedavg", "FedDyn": "feddyn",
+    "FedRep": "fedrep", "FedRoD": "fedrod", "FlatLand": "flatland",
+    "HierarchyEmbedding": "hierarchies", "HyperFed": "hyperfed/h_ce",
+    "KnowledgeEmbedding": "knowledge", "Moon": "moon", "PFedMe": "pfedme",
+    "PerFedAvg": "perfedavg",
 }  # fmt: skip
 REFUSED = [
-    "Apple", "Central", "ClosedFormHead", "FedGnn", "FedGta", "FedHull", "FedMRUR", "FedMTL",
-    "FedNova", "FedProto", "FedPub", "FedSagePlus", "Gcfl", "Majority", "Popularity", "Scaffold",
+    "Apple", "Central", "ClosedFormHead", "FedAMP", "FedDBE", "FedGnn", "FedGta", "FedHull",
+    "FedMRUR", "FedMTL", "FedNova", "FedPAC", "FedProto", "FedPub", "FedSagePlus", "Gcfl", "Majority", "Popularity", "Scaffold",
     "SphereFed",
 ]  # fmt: skip
 NOISY = {

@@ -32,7 +32,7 @@ def found_in(method, planted=40):
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(noisy_audit, "IDLE", 1500)
+    monkeypatch.setattr(noisy_audit, "UNUSED", 1500)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,10 @@ def _combined(heads: Params, total: AggregatedUpdate) -> Params:
     sent = [total.payload[str(i)] for i in ids]
     moments = torch.stack([one["moments"] for one in sent]).double().flatten(1).cpu()
     variances = torch.stack([one["variance"] for one in sent]).double().cpu()
-    trained = {n: x[ids] + torch.stack([one["delta"][n] for one in sent]) for n, x in heads.items()}
+    trained = {
+        n: torch.stack([x[i] + one["delta"][n] for i, one in zip(ids, sent, strict=True)])
+        for n, x in heads.items()
+    }
     combined = tree.clone(heads)
     for row, client_id in enumerate(ids):
         gaps = moments - moments[row]
