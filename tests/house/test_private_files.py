@@ -37,8 +37,8 @@ COVERED = {
 }  # fmt: skip
 REFUSED = [
     "Apple", "Central", "ClosedFormHead", "FedAMP", "FedDBE", "FedGnn", "FedGta", "FedHull",
-    "FedMRUR", "FedMTL", "FedNova", "FedPAC", "FedProto", "FedPub", "FedSagePlus", "Gcfl", "Majority", "Popularity", "Scaffold",
-    "SphereFed",
+    "FedMRUR", "FedMTL", "FedNova", "FedPAC", "FedProto", "FedPub", "FedSagePlus", "Gcfl",
+    "Majority", "Popularity", "Scaffold", "SphereFed",
 ]  # fmt: skip
 NOISY = {
     "DistributedNoise": "hierarchies", "PrivateSteps": "fedavg", "FlyNN": "flynn",
