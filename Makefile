@@ -91,7 +91,7 @@ notebooks: .venv/docs
 	$(BIN)/python docs/execute_notebooks.py
 
 site: .venv/docs
-	$(BIN)/python -m sphinx -W --keep-going -j auto -d build/docs/doctrees docs build/docs/html
+	$(BIN)/python -m sphinx -W --keep-going -d build/docs/doctrees docs build/docs/html
 	$(BIN)/python docs/check_links.py build/docs/html
 
 audit:
