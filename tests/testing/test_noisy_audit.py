@@ -45,11 +45,12 @@ def test_a_sound_method_has_no_fault_and_stays_below_its_ledger(method):
     assert 0 <= found.bound <= found.ledger
 
 
+@pytest.mark.slow
 def test_the_attack_reaches_most_of_what_it_reaches_against_the_ideal_mechanism():
-    """Mean of four attacks on DP-SGD, where the goal is four fifths."""
-    found = [audit_noisy(ONCE, Sequential(), 1, planted=400, seed=s) for s in range(4)]
+    """Mean of attacks on DP-SGD, where the goal is four fifths: 4 deviations below what it is."""
+    found = [audit_noisy(ONCE, Sequential(), 1, planted=400, seed=s) for s in range(16)]
     bounds, ideals = (sum(getattr(f, n) for f in found) for n in ("bound", "ideal"))
-    assert ideals > 4
+    assert ideals > 16
     assert bounds > 0.8 * ideals
 
 
@@ -110,14 +111,14 @@ def longer_deltas(monkeypatch):
 @pytest.mark.parametrize(
     ("plant", "method", "words"),
     [
-        (little_noise, WHOLE, r"the noise is 0\.(79|8)\d* times"),
+        (little_noise, WHOLE, r"the noise is 0\.(7[6-9]|8[0-4])\d* times"),
         (unclipped, WHOLE, "a contribution is not the bound"),
         (one_key, WHOLE, "follows from the seed"),
         (public_batches, BATCHES, "batches follow from the seed"),
         (too_many_batches, BATCHES, "more or fewer than the ledger's rate"),
         (wrong_divisor, WHOLE, "a contribution is not the bound"),
         (same_noise_in_all_rounds, ONCE, "two rounds is correlated"),
-        (noise_of_all_clients_counts, SUM, r"the noise is 0\.8\d* times"),
+        (noise_of_all_clients_counts, SUM, r"the noise is 0\.(7[7-9]|8[0-6])\d* times"),
         (keys_of_the_seed, SUM, "follows from the seed"),
         (longer_deltas, SUM, "a contribution is not the bound"),
     ],
