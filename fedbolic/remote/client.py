@@ -35,10 +35,10 @@ def reply(message: Message, context: Context) -> Message:
         return Message(answer(message.content, context), reply_to=message)
     facts = dict(context.node_config), dict(context.run_config)
     with connect(*facts, parent=os.getppid()) as process:  # Flower's, which ends with the SuperNode
-        process.send((message.content, context))
         try:
+            process.send((message.content, context))
             error, content = process.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             error, content = "the resident process of this node has ended", None
     if error:
         raise RuntimeError(error)

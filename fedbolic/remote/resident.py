@@ -25,6 +25,9 @@ _POLL = 1.0
 _PAUSE = 0.05
 """Seconds between two attempts to reach a process that starts."""
 
+_LONGEST = 103
+"""Bytes of a socket's address that every system takes."""
+
 _started: list[subprocess.Popen] = []
 """Processes that outlive the requests of this one."""
 
@@ -39,10 +42,12 @@ def connect(*facts: object, parent: int, module: str = __name__) -> Connection:
 
     Raises:
         RuntimeError: If it does not start.
-        PermissionError: If others could reach it.
+        OSError: If others could reach it, or the address is too long for a socket.
     """
     name = hashlib.sha256(json.dumps([parent, *facts], sort_keys=True).encode()).hexdigest()[:16]
     address = _private_folder() / name
+    if len(os.fsencode(address)) > _LONGEST:
+        raise OSError(f"{address} is too long for a socket: set TMPDIR to a shorter path")
     with address.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
@@ -64,7 +69,10 @@ def _private_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} must be a folder that only its owner can read: remove it")
+        raise PermissionError(
+            f"{folder} must be a folder of yours that nobody else can read: remove it, or set "
+            "TMPDIR to another place"
+        )
     return folder
 
 
@@ -95,7 +103,7 @@ def serve(address: Path, parent: int, load: Callable[[], Callable[..., Any]]) ->
 
 def _reply(caller: Connection, answer: Callable[..., Any]) -> None:
     """Send the answer to a caller, or its error in one text; a caller may have gone."""
-    with caller, contextlib.suppress(EOFError, ConnectionError):
+    with caller, contextlib.suppress(EOFError, OSError):
         request = caller.recv()
         try:
             told = "", answer(*request)

@@ -1,6 +1,7 @@
 """The process that answers for a node: one start for many requests, and an end with its parent."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -58,6 +59,9 @@ def test_an_error_is_told_and_a_caller_that_leaves_is_survived(serving):
     address, _ = serving(os.getpid())
     assert asked(address, -1) == ("ValueError: x is negative", None)
     Client(str(address)).close()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.connect(str(address))
+        killed.sendall(b"\0\0\0\7half")
     with Client(str(address)) as process:
         process.send((1,))  # and leaves before the reply
     assert asked(address, 1) == ("", 2)
@@ -117,5 +121,21 @@ def test_a_process_that_does_not_start_is_an_error(echo):
 def test_a_folder_that_others_can_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(resident.tempfile, "gettempdir", lambda: str(tmp_path))
     resident._private_folder().chmod(0o755)
-    with pytest.raises(PermissionError, match="only its owner"):
+    with pytest.raises(PermissionError, match="nobody else can read"):
         resident._private_folder()
+
+
+def test_a_folder_that_is_a_link_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident.tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / f"fedbolic-{os.getuid()}").symlink_to("own")
+    with pytest.raises(PermissionError, match="nobody else can read"):
+        resident._private_folder()
+
+
+def test_an_address_too_long_for_a_socket_is_told(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(resident.tempfile, "gettempdir", lambda: str(deep))
+    with pytest.raises(OSError, match="set TMPDIR to a shorter path"):
+        resident.connect(parent=os.getpid())
