@@ -26,9 +26,10 @@ class FedAMP(ClassifierMethod):
         w_k \leftarrow \arg\min_w f_k(w) + \tfrac{\lambda}{2 \alpha} \|w - u_k\|^2
 
     The server keeps the models :math:`w_k` of all K clients and sends :math:`u_k`; the client takes
-    gradient steps from its own model. A client that is absent keeps the model of its last turn. For
-    weights of at least 0, alpha must be at most sigma / (K - 1). The server needs every single
-    model, so no secure sum can hide one. Buffers stay at the clients.
+    gradient steps from its own model and sends the difference to :math:`u_k`, so that the server
+    knows the model again after a turn that was lost or rounded. A client that is absent keeps the
+    model of its last turn. For weights of at least 0, alpha must be at most sigma / (K - 1). The
+    server needs every single model, so no secure sum can hide one. Buffers stay at the clients.
 
     Args:
         optimizer: Local optimiser, reset every round.
@@ -81,9 +82,8 @@ class FedAMP(ClassifierMethod):
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         values = own_model(self.model(client.meta), message, client_state, client)
-        own = {"mean": message["mean"], "begin": values.trained}
         local = self.local_state(values.trained, values.buffers)
-        return local, {"shared": {"fixed": {}}, "own": own}
+        return local, {"shared": {"fixed": {}}, "own": {"mean": message["mean"]}}
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
@@ -93,7 +93,7 @@ class FedAMP(ClassifierMethod):
 
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
-        delta = tree.subtract(local["parameters"], context["own"]["begin"])
+        delta = tree.subtract(local["parameters"], context["own"]["mean"])
         return {"delta": delta}, {kind: local[kind] for kind in ("parameters", "buffers")}
 
     @override
@@ -104,6 +104,7 @@ class FedAMP(ClassifierMethod):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         models = tree.clone(server_state["models"])
         for client_id in total.clients:
+            mean = self.broadcast(server_state, client_id)["mean"]
             for name, delta in total.payload[str(client_id)]["delta"].items():
-                models[name][client_id] += delta
+                models[name][client_id] = mean[name] + delta
         return {**server_state, "models": models}

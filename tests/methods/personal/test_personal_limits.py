@@ -6,11 +6,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedbolic.federated import Evaluation, FineTune, LocalTraining
+from fedbolic.federated import Clip, Evaluation, FineTune, LocalTraining
 from fedbolic.methods import FedALA, FedAMP, FedAvg, FedDBE, FedPAC, PerFedAvg
 from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import initial
-from tests.federated.simple_method import assert_near, federation, plain_network, rows_of, train
+from tests.federated.simple_method import (
+    assert_near,
+    federation,
+    plain_network,
+    rows_of,
+    train,
+)
 
 COMMON = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(2, 3), "lr": 0.2}
 
@@ -52,6 +58,15 @@ def test_models_far_apart_are_not_drawn_together():
     )
     for i, kept in local.items():
         assert_near(near[i]["parameters"], kept["parameters"], 1e-12)
+
+
+def test_a_model_that_was_clipped_on_its_way_is_whole_after_the_next_turn():
+    """The server then replaces the model that it knows instead of adding to it."""
+    first = train(FedAMP(**COMMON), federation(), channels=(Clip(1e-3),))[0][0]
+    last = train(FedAMP(**COMMON), federation(), state=first)[0][-1]
+    for i, kept in last.client_states.items():
+        known = {n: x[i] for n, x in last.server_state["models"].items()}
+        assert_near(known, kept["parameters"], 1e-12)
 
 
 def test_without_penalty_the_first_round_is_fedavg():
