@@ -12,8 +12,14 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Gather
+from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.min_norm import min_norm_point
-from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
+from fedbolic.federated.aggregators.update import (
+    MOST_WEIGHT,
+    AggregatedUpdate,
+    Update,
+    find_outside,
+)
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.scores.score import chunks
 from fedbolic.nn.network.classifier import features_and_logits
@@ -37,7 +43,8 @@ class FedPAC(ClassifierMethod):
     the variance :math:`V_j = \tfrac1{N_j} (\tfrac1{N_j} \sum_i \|z(x_i)\|^2 - \|m_j\|_F^2)`. The
     first local steps train the head, the others the body. Bodies are averaged by size, prototypes
     are the means of features with the trained bodies, by the number of examples of the class, and
-    the sums over j are over the cohort. Clients that took no part keep their heads.
+    the sums over j are over the cohort. Clients that took no part keep their heads; those without
+    examples are left out.
 
     Clients are scored with the body and the head that they receive. The server needs every single
     head and its moments, so no secure sum can hide them.
@@ -169,21 +176,19 @@ class FedPAC(ClassifierMethod):
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
-        fault = find_outside(payload, "counts", 0, 2**40)
+        fault = find_outside(payload, "counts", 0, MOST_WEIGHT)
         fault = fault or find_outside(payload, "variance", 0, float("inf"))
+        if not fault and not payload["counts"].any():
+            fault = "it counts no examples, so that its head has no variance"
         return fault or super().find_fault(message, payload, norm)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         sent = [total.payload[str(i)] for i in total.clients]
         counts = torch.stack([one["counts"] for one in sent]).double()
-        sizes = counts.sum(dim=1) / counts.sum().clamp(min=1)
-        delta, buffers = (
-            _mean([one[kind] for one in sent], sizes) for kind in ("delta", "buffers")
-        )
-        body = {n: delta[n] for n in server_state["parameters"]}
+        mean = Mean().aggregate((i, _of_body(x)) for i, x in zip(total.clients, sent, strict=True))
         parameters, optimizer = self.server_optimizer.step(
-            server_state["parameters"], body, server_state["optimizer"]
+            server_state["parameters"], mean.payload["delta"], server_state["optimizer"]
         )
         of_class = counts.sum(dim=0)
         shares = (counts / of_class.clamp(min=1)).unsqueeze(-1)
@@ -192,7 +197,7 @@ class FedPAC(ClassifierMethod):
         return {
             **server_state,
             "parameters": parameters,
-            "buffers": buffers,
+            "buffers": mean.payload["buffers"],
             "optimizer": optimizer,
             "heads": _combined(server_state["heads"], total),
             "prototypes": torch.where(found[:, None], means.to(old), old),
@@ -200,12 +205,11 @@ class FedPAC(ClassifierMethod):
         }
 
 
-def _mean(several: list[Params], shares: Tensor) -> Params:
-    """Weighted mean of values by name, each in its own dtype."""
-    return {
-        n: torch.tensordot(shares, torch.stack([x[n] for x in several]).double(), 1).to(like)
-        for n, like in several[0].items()
-    }
+def _of_body(payload: Tree) -> Update:
+    """Update of the body and the buffers, weighted by the number of examples."""
+    delta = {n: x for n, x in payload["delta"].items() if not n.startswith(_HEAD)}
+    part = {"delta": delta, "buffers": payload["buffers"]}
+    return Update(part, float(payload["counts"].sum()))
 
 
 def _combined(heads: Params, total: AggregatedUpdate) -> Params:

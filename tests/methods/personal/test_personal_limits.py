@@ -1,6 +1,7 @@
 """Limits and refusals of FedALA, FedAMP, FedDBE, FedPAC and Per-FedAvg."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from fedbolic.methods import FedALA, FedAMP, FedAvg, FedDBE, FedPAC, PerFedAvg
 from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import initial
 from tests.federated.simple_method import (
+    RNG,
+    NormNet,
     assert_near,
     federation,
     plain_network,
@@ -67,6 +70,25 @@ def test_a_model_that_was_clipped_on_its_way_is_whole_after_the_next_turn():
     for i, kept in last.client_states.items():
         known = {n: x[i] for n, x in last.server_state["models"].items()}
         assert_near(known, kept["parameters"], 1e-12)
+
+
+def test_the_number_of_steps_of_batch_norm_is_that_of_every_client():
+    """With these sizes, the clients' shares of the examples sum to a little less than 1."""
+    method = FedPAC(NormNet(), rounds=1, local=LocalTraining(5, None))
+    state = train(method, federation((3, 3, 5)))[0][-1].server_state
+    assert int(state["buffers"]["body.2.num_batches_tracked"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("counts", "fault"), [([0, 0, 0], "no examples"), ([2**31, 0, 0], "1e+09")]
+)
+def test_impossible_counts_of_fedpac_are_refused(counts, fault):
+    method, data = FedPAC(**COMMON), federation(dtype=torch.float32)
+    message = method.broadcast(method.init(data.meta, RNG), 0)
+    update, _ = method.local_update(message, data.clients[0], {}, RNG)
+    payload = {**update.payload, "counts": torch.tensor(counts)}
+    assert method.find_fault(message, update.payload, math.inf) is None
+    assert fault in (method.find_fault(message, payload, math.inf) or "")
 
 
 def test_without_penalty_the_first_round_is_fedavg():
