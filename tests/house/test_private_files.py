@@ -11,14 +11,22 @@ import torch
 
 from fedbolic.core import tree
 from fedbolic.data import Examples, HierarchySplit, Partitioned, TripleSplit
-from fedbolic.federated import ClientPrivacy, DistributedNoise, Sequential, SumPrivacy
+from fedbolic.federated import (
+    ClientPrivacy,
+    DistributedNoise,
+    Sequential,
+    SumPrivacy,
+    Trainer,
+)
 from fedbolic.federated.noise.draws import SystemKeys
+from fedbolic.hierarchies import Popularity
 from fedbolic.methods import PrivateSteps
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.run.experiment import dry_run, run
 from fedbolic.run.exports import export
 from fedbolic.run.public_classes import METHODS, heirs
 from fedbolic.run.record import RunFolder
+from fedhull import Central
 from flatland import PrivateForman
 from flynn import Histogram
 from tests.seeded import SeededKeys
@@ -35,11 +43,14 @@ COVERED = {
     "KnowledgeEmbedding": "knowledge", "Moon": "moon", "PFedMe": "pfedme",
     "PerFedAvg": "perfedavg",
 }  # fmt: skip
-REFUSED = [
-    "Apple", "Central", "ClosedFormHead", "FedAMP", "FedDBE", "FedGnn", "FedGta", "FedHull",
-    "FedMRUR", "FedMTL", "FedNova", "FedPAC", "FedProto", "FedPub", "FedSagePlus", "Gcfl",
-    "Majority", "Popularity", "Scaffold", "SphereFed",
-]  # fmt: skip
+REFUSED = {
+    "Apple": "apple", "ClosedFormHead": "closed_form_head/end", "FedAMP": "fedamp",
+    "FedDBE": "feddbe", "FedGnn": "fedgnn", "FedGta": "fedgta", "FedHull": "fedhull",
+    "FedMRUR": "fedmrur", "FedMTL": "fedmtl", "FedNova": "fednova", "FedPAC": "fedpac",
+    "FedProto": "fedproto", "FedPub": "fedpub", "FedSagePlus": "fedsage_plus", "Gcfl": "gcfl",
+    "Majority": "majority", "Scaffold": "scaffold", "SphereFed": "spherefed",
+}  # fmt: skip
+UNCONFIGURED = {"Central": (Central(), "majority"), "Popularity": (Popularity(), "hierarchies")}
 NOISY = {
     "DistributedNoise": "hierarchies", "PrivateSteps": "fedavg", "FlyNN": "flynn",
     "FlatLand": "flatland", "SlotLayout": "hierarchies/kept_at_home",
@@ -177,7 +188,15 @@ def scores(names, sets):
 
 def test_every_method_is_covered_or_refused():
     wrapper = "DistributedNoise"
-    assert {*COVERED, *REFUSED, *NOISY} == {wrapper, *heirs("Method", *METHODS)}
+    assert {*COVERED, *REFUSED, *UNCONFIGURED, *NOISY} == {wrapper, *heirs("Method", *METHODS)}
+
+
+@pytest.mark.parametrize("kind", [*REFUSED, *UNCONFIGURED])
+def test_what_privacy_does_not_cover_is_refused_before_a_round(kind):
+    method, configured = UNCONFIGURED.get(kind, (None, REFUSED.get(kind)))
+    found, data = subject(configured)
+    with pytest.raises(ValueError, match=r"privacy (covers|does not cover|makes)"):
+        Trainer(privacy=PRIVACY).begin(method or found, data, 0)
 
 
 @pytest.mark.parametrize("kind", COVERED)

@@ -1,8 +1,8 @@
 """Parts of a payload that privacy covers, and the refusal of all others."""
 
 from fedbolic.core.types import Tree
+from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.contract.method import Method
 
 
@@ -14,13 +14,19 @@ def covered_form(phase: Method, server_state: Tree) -> Tree:
         server_state: Current server state.
 
     Raises:
-        ValueError: If the method has several exchanges in a round, another aggregator than the
-            mean (with a hint if it sends rows of a table), or sends other parts than ``delta``.
+        ValueError: If the method has several exchanges in a round, solves for a head, now or
+            later, has another aggregator than the mean (with a hint if it sends rows of a table),
+            or sends other parts than ``delta``.
     """
     name = type(phase).__name__
     if phase.traits.cohort == "same" or not phase.traits.evaluates:
         raise ValueError(f"privacy covers methods of one exchange in a round, not {name}")
-    if isinstance(phase.aggregator, RowMean):
+    if phase.traits.solves_head:  # before a round is paid for, though it may do so in its last one
+        raise ValueError(
+            f"privacy does not cover the sums from which {name} solves for a head: leave the head "
+            "in closed form out"
+        )
+    if type(phase.aggregator).form is not Aggregator.form:  # a payload is a part of a whole
         raise ValueError(
             f"the rows that {name} sends say what a client holds, and privacy covers means of "
             "whole tables: let it send tables, such as by sends='table'"
