@@ -24,12 +24,13 @@ class Entry(NamedTuple):
     Args:
         paper: Name of the system.
         part: Figure or table.
-        what: Quantity, data and size; smaller data than the paper's are named.
+        what: Quantity, data and size; other data than the paper's and fewer rounds are named.
         command: Command that prints or draws it; empty if there is none.
         published: The published value; ``drawing`` if the paper has no number.
         ours: Our value; empty if it was not measured.
         where: File with our value, from the root of the repository.
-        needs: Missing ``GPU`` and ``data``; empty if nothing is missing.
+        needs: What the paper's own size lacks here: ``GPU`` if it takes days of two cores, and
+            ``data``; empty if nothing is missing.
     """
 
     paper: str

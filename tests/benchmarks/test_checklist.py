@@ -1,5 +1,6 @@
 """The checklist of the papers has a command or a need for each entry, and values from files."""
 
+import re
 import shlex
 
 import pytest
@@ -16,6 +17,12 @@ def test_every_entry_has_a_value_or_a_need_and_no_other_reason():
     assert [e for e in ENTRIES if not (e.ours or e.needs)] == []
     assert {need for e in ENTRIES if e.needs for need in e.needs.split(", ")} <= {"GPU", "data"}
     assert {e.paper for e in ENTRIES} == {"HyperFed", "FlatLand", "FedHull", "FlyNN"}
+
+
+def test_entries_of_fewer_data_have_a_need():
+    fewer = [e for e in ENTRIES if re.search("14x14|600| of 71|instead of UC", e.what)]
+    assert len(fewer) >= 10
+    assert [e for e in fewer if not e.needs] == []
 
 
 def test_our_values_stand_in_the_files_that_are_named():
