@@ -1,5 +1,6 @@
 """Scores of the same clients after every round, replayed as one CUDA graph."""
 
+import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedbolic.federated.batched.stacked_scores import (
     is_scored_alone,
     scores_by_vmap,
 )
+from fedbolic.federated.batched.wave import autocast_dtypes
 from fedbolic.federated.contract.engine import MethodKey
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.scores.metrics import measured
@@ -40,7 +42,7 @@ def capture_key(method: GradientMethod, held: Sequence[Held]) -> Hashable | None
     if any(is_scored_alone(method, each) for each in held):
         return None
     places: dict[int, int] = {}
-    form: list[Hashable] = [MethodKey(method)]
+    form: list[Hashable] = [MethodKey(method), autocast_dtypes()]
     for each in held:
         form += each.client.id, *(_place(each.split(name)) for name in SPLITS)
         for path, leaf in _leaves(each):
@@ -75,7 +77,8 @@ class CapturedScores:
         self.found: ClientScores = {}
         self.numbers: Tensor | None = None
         self.counter = torch.zeros(1, dtype=torch.int64, device=pool.device)
-        self.replay = Replay(self._compute, self.counter, pool)
+        this = weakref.proxy(self)  # or all buffers wait for Python's search for cycles
+        self.replay = Replay(lambda: this._compute(), self.counter, pool)
 
     @property
     def nbytes(self) -> int:
@@ -116,4 +119,6 @@ def _place(split: Split) -> Hashable:
     """Address of the examples of a split, or its identity."""
     if not isinstance(split, Examples):
         return id(split)
-    return tuple((name, x.data_ptr(), x.shape) for name, x in split.tensors.items())
+    return tuple(
+        (name, x.data_ptr(), x.dtype, x.shape, x.stride()) for name, x in split.tensors.items()
+    )

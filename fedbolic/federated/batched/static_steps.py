@@ -1,7 +1,7 @@
 """Local steps of many clients on buffers that never move, so that a step can be replayed."""
 
 import copy
-import functools
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -163,9 +163,9 @@ class StaticSteps:
     def _take(self, form: CallForm) -> None:
         """The next call of the window."""
         if form not in self.replays:
-            compiled = functools.partial(self._compiled, form) if self.compiles else None
-            step = functools.partial(self._step, form)
-            self.replays[form] = Replay(step, self.call, self.pool, compiled)
+            this = weakref.proxy(self)  # or all buffers wait for Python's search for cycles
+            compiled = (lambda: this._compiled(form)) if self.compiles else None
+            self.replays[form] = Replay(lambda: this._step(form), self.call, self.pool, compiled)
         self.replays.move_to_end(form)
         self.replays[form]()
         while len(self.replays) > GRAPHS:

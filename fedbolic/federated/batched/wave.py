@@ -125,7 +125,7 @@ class Wave:
             ),
             given,
             (self.width, self.loader.mixes_examples),
-            _autocast(),
+            autocast_dtypes(),
         )
 
     @functools.cached_property
@@ -284,7 +284,7 @@ def jagged_leaves(context: Tree) -> list[Jagged]:
     return [leaf for leaf in leaves if any(leaf.sizes)]
 
 
-def _autocast() -> tuple[torch.dtype, ...]:
+def autocast_dtypes() -> tuple[torch.dtype, ...]:
     """Lower precisions in which operations run by autocast, empty if there is none."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     return tuple(torch.get_autocast_dtype(kind) for kind in kinds)

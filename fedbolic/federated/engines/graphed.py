@@ -145,14 +145,16 @@ class Graphed(Batched):
                 captured = captured or CapturedScores(method, held, self._pool(device))
             found = captured(held) if captured else super()._scores_of(method, held)
             self._scoring[key] = captured
+            while len(self._scoring) > KEPT:
+                self._scoring.popitem(last=False)
+            return found
         except Exception as error:
-            self._free()
-            found = super()._scores_of(method, held)  # raises if a client is at fault
-            name, reason = type(method).__name__, f"{type(error).__name__}: {error}"
-            log_fallback("the scores of %s are not captured: %s", name, reason)
-            self._unscored.add(MethodKey(method))
-        while len(self._scoring) > KEPT:
-            self._scoring.popitem(last=False)
+            reason = f"{type(error).__name__}: {error}"
+        captured = None  # with the error, it would hold memory that the scores need
+        self._free()
+        found = super()._scores_of(method, held)  # raises if a client is at fault
+        log_fallback("the scores of %s are not captured: %s", type(method).__name__, reason)
+        self._unscored.add(MethodKey(method))
         return found
 
     def _pool(self, device: torch.device) -> GraphPool:

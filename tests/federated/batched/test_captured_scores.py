@@ -11,6 +11,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data import Client, Examples
 from fedbolic.federated import Graphed, LocalTraining, Sequential
+from fedbolic.federated.batched import replay
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.methods import Ditto, FedAvg
@@ -88,7 +89,9 @@ def test_other_clients_data_and_forms_have_graphs_of_their_own(caplog):
                 compared(engine, exchange(method, here, seed), [there[id(x)] for x in here])
             fresh = dataclasses.replace(exchange(method, some, seed), client_states={})
             compared(engine, fresh, [there[id(x)] for x in some])
-        assert engine.num_graphs == 5
+            with torch.autocast("cpu", torch.bfloat16):  # also of casts that a graph would not make
+                compared(engine, fresh, [there[id(x)] for x in some])
+        assert engine.num_graphs == 6
     assert "not captured" not in caplog.text
 
 
@@ -103,9 +106,10 @@ def test_scores_that_take_other_work_are_not_captured(caplog, monkeypatch):
                 engine.scores(given)
         assert not device.graphs
         assert "not captured" not in caplog.text
-        waits = FedAvg.predict
+        waits, known, pools = FedAvg.predict, len(replay._POOLS), []
 
         def predict(self, *given):
+            pools.append(len(replay._POOLS) - known)
             logits = waits(self, *given)
             return logits.cpu().to(logits.device)  # as a method may that was written for a CPU
 
@@ -113,4 +117,6 @@ def test_scores_that_take_other_work_are_not_captured(caplog, monkeypatch):
         for seed in range(4):
             compared(engine, exchange(method, some, seed), there)
         assert not engine.num_graphs
+        assert max(pools) == 1
+        assert pools[-1] == 0  # nothing of the graph is left when scores are computed without it
         assert "scores of FedAvg are not captured" in caplog.text

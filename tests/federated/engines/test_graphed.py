@@ -1,8 +1,10 @@
 """Steps on buffers that never move give the same results as one client after another."""
 
 import dataclasses
+import gc
 import logging
 import math
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -129,6 +131,20 @@ def test_steps_are_kept_from_one_exchange_to_the_next(monkeypatch):
     train(with_(rounds=4), federation(UNEQUAL), engine=engine)
     assert len(made) == 1
     assert not engine._kept  # freed with the run
+
+
+def test_buffers_are_freed_without_a_search_for_cycles():
+    data, engine = federation((3, 4)), Graphed()
+    gc.disable()
+    try:
+        with engine.open(data.clients):
+            exchange(engine, SMALL, data)
+            kept = [weakref.ref(steps) for steps in engine._kept.values()]
+            assert all(steps().replays for steps in kept)
+        assert len(kept) == 1
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_only_the_last_forms_are_kept(monkeypatch):
