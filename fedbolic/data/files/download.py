@@ -1,5 +1,6 @@
 """Downloads with checksums and mirrors; the only file that imports pooch."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,36 +76,40 @@ class _Resuming:
         self.part = path.with_name(f"{path.name}.part")
 
     def __call__(self, url: str, output: str, _: object) -> None:
-        """Download to a file, by way of the part."""
-        while True:
-            before = self._size()
-            try:
-                self._continue(url, before)
-                break
-            except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-                if self._size() <= before:
-                    raise
-        self.part.replace(output)
+        """Download to a file, which the part becomes until the end: other processes have theirs."""
+        file = Path(output)
+        with contextlib.suppress(FileNotFoundError):
+            self.part.replace(file)
+        try:
+            while True:
+                before = file.stat().st_size
+                try:
+                    return _continue(url, file, before)
+                except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+                    if file.stat().st_size <= before:
+                        raise
+        except BaseException:
+            if file.stat().st_size:
+                file.replace(self.part)
+            raise
 
-    def _size(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
 
-    def _continue(self, url: str, start: int) -> None:
-        """Ask for all after the first bytes; a server that sends the whole begins anew."""
-        # compressed on the way, it could not be continued
-        asked = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
-        with requests.get(url, headers=asked, stream=True, timeout=TIMEOUT) as reply:
-            if start and reply.status_code == requests.codes.requested_range_not_satisfiable:
-                self.part.unlink()  # it is complete but wrong, or longer than the file
-                return self._continue(url, 0)
-            reply.raise_for_status()
-            start = start if reply.status_code == requests.codes.partial_content else 0
-            total = start + int(reply.headers.get("Content-Length", 0)) or None
-            with (
-                self.part.open("ab" if start else "wb") as file,
-                tqdm(total=total, initial=start, unit="B", unit_scale=True, disable=None) as bar,
-            ):
-                for chunk in reply.iter_content(_CHUNK):
-                    file.write(chunk)
-                    bar.update(len(chunk))
-        return None
+def _continue(url: str, output: Path, start: int) -> None:
+    """Ask for all after the first bytes; a server that sends the whole begins anew."""
+    # compressed on the way, it could not be continued
+    asked = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+    with requests.get(url, headers=asked, stream=True, timeout=TIMEOUT) as reply:
+        if start and reply.status_code == requests.codes.requested_range_not_satisfiable:
+            output.write_bytes(b"")  # it is complete but wrong, or longer than the file
+            return _continue(url, output, 0)
+        reply.raise_for_status()
+        start = start if reply.status_code == requests.codes.partial_content else 0
+        total = start + int(reply.headers.get("Content-Length", 0)) or None
+        with (
+            output.open("ab" if start else "wb") as file,
+            tqdm(total=total, initial=start, unit="B", unit_scale=True, disable=None) as bar,
+        ):
+            for chunk in reply.iter_content(_CHUNK):
+                file.write(chunk)
+                bar.update(len(chunk))
+    return None

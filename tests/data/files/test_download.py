@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -24,6 +25,8 @@ class Pages(BaseHTTPRequestHandler):
         if self.path not in self.server.pages:
             self.send_error(404)
             return
+        if self.path in self.server.together:
+            self.server.both.wait(60)
         body, start = self.server.pages[self.path], 0
         if self.path in self.server.resumable:
             start = int(self.headers.get("Range", "bytes=0-")[6:-1])
@@ -44,7 +47,7 @@ class Pages(BaseHTTPRequestHandler):
 def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
         server.pages, server.asked, server.broken = {"/good/f": GOOD, "/bad/f": b"else"}, [], set()
-        server.resumable = set()
+        server.resumable, server.together, server.both = set(), set(), threading.Barrier(2)
         server.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -146,6 +149,14 @@ def test_a_wrong_part_costs_one_attempt(wrong, server, folder):
     (folder / "f.part").write_bytes(wrong)
     urls = [f"{server.url}/good/f"] * 2
     assert fetch(urls, KNOWN, name="f").read_bytes() == GOOD
+    assert names(folder) == ["f"]
+
+
+def test_two_that_download_the_same_do_not_disturb_each_other(server, folder):
+    server.together.add("/good/f")
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(fetch, [f"{server.url}/good/f"], KNOWN, name="f") for _ in range(2)]
+        assert [each.result().read_bytes() for each in asked] == [GOOD] * 2
     assert names(folder) == ["f"]
 
 
