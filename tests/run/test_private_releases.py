@@ -1,15 +1,18 @@
 """Files, columns, metrics and messages of a private run are declared, with costs."""
 
 import csv
+import dataclasses
 import logging
 import re
 from pathlib import Path
 
 import pytest
 
+from fedbolic.federated import ClientPrivacy, Trainer
 from fedbolic.federated.contract.engine import torch_stream
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
+from tests.subjects import subject
 
 ROOT = Path(__file__).parents[2]
 DECLARED = ROOT / "docs/privacy/releases.csv"
@@ -87,6 +90,20 @@ def test_a_client_that_fails_adds_a_warning_for_the_operator_alone(tmp_path, cap
     }  # fmt: skip
     text = "".join(p.read_text() for p in (path / "metrics.csv", path / "environment.json"))
     assert "secret" not in text
+
+
+def test_a_warning_about_a_clients_graph_is_declared_for_the_operator_alone(caplog, monkeypatch):
+    monkeypatch.setattr("flatland.start_warnings._GIVEN", set())
+    method, data = subject("flatland")
+    client = data.clients[0]
+    graph = dataclasses.replace(client.train.graph, features=100 * client.train.graph.features)
+    client = dataclasses.replace(client, train=dataclasses.replace(client.train, graph=graph))
+    data = dataclasses.replace(data, clients=(client, *data.clients[1:]))
+    privacy = ClientPrivacy(dp_delta=1e-3, noise_multiplier=1.0)
+    with caplog.at_level(logging.DEBUG, logger="fedbolic"):
+        next(Trainer(privacy=privacy).run(method, data, 0))
+    assert any("curvature radii" in text for text in caplog.messages)
+    assert undeclared("message", set(caplog.messages)) == set()
 
 
 @pytest.mark.parametrize(
