@@ -52,15 +52,23 @@ def test_shares_are_clipped_to_the_unit_interval():
     assert {0.0, 1.0} == set(shares.tolist())
 
 
-def test_models_far_apart_are_not_drawn_together():
-    """With a small sigma only equal models attract: local training."""
+def test_without_coupling_fedamp_is_local_training():
     alone = FedAvg(**COMMON, sharing={"*": "personal"})
     near, local = (
-        train(m, federation())[0][-1].client_states
-        for m in (FedAMP(**COMMON, sigma=1e-9, alpha=1e-9, coupling=0.0), alone)
+        train(m, federation())[0][-1].client_states for m in (FedAMP(**COMMON, coupling=0.0), alone)
     )
     for i, kept in local.items():
         assert_near(near[i]["parameters"], kept["parameters"], 1e-12)
+
+
+@pytest.mark.parametrize(("sigma", "drawn"), [(1e-9, False), (1.0, True)])
+def test_models_far_apart_are_not_drawn_together(sigma, drawn):
+    """Of all models, each client receives a mean, which is its own model if no other is near."""
+    method = FedAMP(**COMMON, sigma=sigma, alpha=sigma / 10, coupling=sigma / 10)
+    state = train(method, federation())[0][-1].server_state
+    for name, mean in method.broadcast(state, 0)["mean"].items():
+        gap = float((mean - state["models"][name][0]).norm())
+        assert gap > 1e-6 if drawn else gap < 1e-12
 
 
 def test_a_model_that_was_clipped_on_its_way_is_whole_after_the_next_turn():
@@ -91,7 +99,7 @@ def test_impossible_counts_of_fedpac_are_refused(counts, fault):
     assert fault in (method.find_fault(message, payload, math.inf) or "")
 
 
-def test_without_penalty_the_first_round_is_fedavg():
+def test_the_first_round_of_feddbe_is_fedavg():
     found, expected = (
         train(dataclasses.replace(m, rounds=1), federation())[0][-1].server_state
         for m in (FedDBE(**COMMON), FedAvg(**COMMON))
