@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,17 @@ LONGEST_STEP = {torch.float32: 44.0**2, torch.float64: 346.0**2}
 
 TOLERANCE = 8
 """Tolerance of a time coordinate for a point to lie on the hyperboloid, in units of ``eps``."""
+
+
+def without_casts(device: torch.device) -> AbstractContextManager:
+    """Context in which autocast is off: a matrix product in bfloat16 would leave two digits.
+
+    Args:
+        device: Device of the tensors; on one without autocast, such as ``meta``, nothing is off.
+    """
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def series_bound(t: Tensor) -> float:

@@ -12,6 +12,7 @@ from torch.nn import functional
 from fedbolic.core import check
 from fedbolic.core.types import Params
 from fedbolic.formulas.analytic import gap_length, tanhc
+from fedbolic.formulas.numerics import without_casts
 from fedbolic.manifolds import Poincare
 
 ScoreName: TypeAlias = Literal[
@@ -307,9 +308,7 @@ class TripleScore:
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
     """Product of matrices in their own precision, for distances of close points are differences."""
-    if not torch.amp.is_autocast_available(x.device.type):
-        return x @ y
-    with torch.autocast(x.device.type, enabled=False):  # bfloat16 would leave two digits
+    with without_casts(x.device):
         return x @ y
 
 

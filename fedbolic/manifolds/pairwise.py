@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fedbolic.formulas.analytic import gap_length
 from fedbolic.formulas.fused import is_traced
+from fedbolic.formulas.numerics import without_casts
 from fedbolic.formulas.registrar import points, replaced_by
 from fedbolic.manifolds.manifold import Manifold, Mode
 
@@ -86,9 +87,7 @@ def _exact(space: Manifold, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _product(space: Manifold, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    if not torch.amp.is_autocast_available(x.device.type):
-        return space.product(x, y)
-    with torch.autocast(x.device.type, enabled=False):  # bfloat16 would leave two digits
+    with without_casts(x.device):
         return space.product(x, y)
 
 

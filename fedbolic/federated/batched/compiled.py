@@ -8,6 +8,8 @@ from torch import Tensor
 from torch._inductor import config
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedbolic.formulas.numerics import without_casts
+
 OPTIONS: dict[str, Any] = {
     # independent operators become parts of one kernel
     "combo_kernels": True,
@@ -42,7 +44,7 @@ def compiled(function: Callable[..., object], tensors: Sequence[Tensor]) -> Call
     options = {name: value for name, value in OPTIONS.items() if hasattr(config, name)}
     by_inductor: Any = torch._inductor.compile
     # a cast is part of the traced function
-    with torch.autocast(tensors[0].device.type, enabled=False):
+    with without_casts(tensors[0].device):
         kernels = by_inductor(traced(function, tensors), [*tensors], options=options)
     return lambda: kernels(*tensors)
 

@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from fedbolic.formulas.fused import is_traced
+from fedbolic.formulas.numerics import without_casts
 from fedbolic.manifolds import Lorentz
 
 
@@ -43,7 +44,7 @@ def attended(
         dropout: Function of all weights; ``None`` for the identity.
     """
     dim = query.shape[-1] - 1
-    with torch.autocast(query.device.type, enabled=False):  # bfloat16 would leave two digits
+    with without_casts(query.device):
         signs = pad(query.new_ones(dim), (1, 0), value=-1.0)
         mean = _means(query * (2 * scale * signs), key, value, mask, dropout)
     time, s = mean.split((1, dim), -1)

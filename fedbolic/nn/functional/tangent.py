@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.formulas.lorentz_formulas import hyperboloid_read
-from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS, bounded, dot
+from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS, bounded, dot, without_casts
 from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio_and_cosh
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import (
@@ -79,7 +79,7 @@ def translate(
     ratio, time = exp_factors(c, length_of(v))
     ratio_bias, time_bias = exp_factors(c, length_of(bias))
     bias = ratio_bias * bias
-    with torch.autocast(v.device.type, enabled=False):  # bfloat16 would leave two digits
+    with without_casts(v.device):
         along = c * ratio * (v @ bias).unsqueeze(-1)
     y = torch.addcmul(bias, v, ratio * (time_bias + along / (1 + time)))
     length = length_of(y)

@@ -30,6 +30,13 @@ def test_a_transformer_is_its_blocks_on_points_of_tokens(stream):
     torch.testing.assert_close(body(TOKENS), torch.stack(expected), rtol=1e-9, atol=1e-9)
 
 
+@streams
+def test_networks_without_values_have_shapes(stream):
+    with torch.device("meta"):
+        network = LorentzViT(Lorentz(C), 4, 2, 4, 2, 1, 6, stream=stream)
+        assert network(torch.zeros(3, 3, 4, 4)).shape == (3, 6)
+
+
 def test_a_vit_is_its_parts():
     network = noisy(LorentzViT(Lorentz(C), 4, 2, 4, 2, 1, 6, hidden_dim=6, power=2.0))
     images = normal(3, 3, 4, 4)
