@@ -199,7 +199,7 @@ def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, An
         settings["method"].check_deployed()
     return {
         "config": describe(run, settings),
-        "clients": deployment.clients or _num_clients(settings, deployment),
+        "clients": _num_clients(settings, deployment),
         "timeout": deployment.timeout,
         "least": deployment.least,
         "accounts": str(Path(deployment.accounts).absolute()) if deployment.accounts else "",
@@ -211,9 +211,15 @@ def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, An
 
 
 def _num_clients(settings: dict[str, Any], deployment: DeploymentConfig) -> int:
-    if deployment.nodes:
-        return len(own_files(deployment.nodes))
-    return len(load_data(settings).clients)
+    if not deployment.nodes:
+        return deployment.clients or len(load_data(settings).clients)
+    number = len(own_files(deployment.nodes))
+    if deployment.clients not in (None, number):
+        raise ValueError(
+            f"{deployment.nodes} has files of {number} nodes, but clients is {deployment.clients}: "
+            "leave out clients"
+        )
+    return number
 
 
 def own_files(folder: Path | str) -> list[Path]:

@@ -57,6 +57,7 @@ def test_nodes_with_own_files_are_counted_and_leave_the_server_without_data(fedb
     assert (app["clients"], app["nodes"]) == (2, str(own))
     assert build(run, ["--config", app["config"]])["data"] == AtNodes()
     assert [file.stem for file in own_files(own)] == ["bath", "york"]
+    assert refused(fedbolic(*words, "--deployment.clients=3"), names=["files of 2 nodes"])
     both = ["--deployment.accounts", tmp_path]
     assert refused(fedbolic(*words, *both), names=["leave out nodes"])
 
