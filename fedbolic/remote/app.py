@@ -81,9 +81,11 @@ def answer(content: RecordDict, context: Context) -> RecordDict:
         content: Records of the request.
         context: Configuration of the app and of the node.
     """
-    settings, own = _held(context)
     request = from_records(content)
-    if request.get("task") == "handshake":
+    if starts := request.get("task") == "handshake":
+        _last.clear()  # files of data may have changed before a run starts or goes on
+    settings, own = _held(context)
+    if starts:
         return to_records(handshake(own))
     evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
     accounts = _accounts(context)
@@ -100,7 +102,7 @@ _last: dict[str, tuple[dict[str, Any], Client]] = {}
 
 
 def _held(context: Context) -> tuple[dict[str, Any], Client]:
-    """Settings and client of this node, made once as long as nothing has changed."""
+    """Settings and client of this node, made once for a configuration and a start."""
     node = dict(context.node_config)
     own = Path(str(node["config"])).read_text() if "config" in node else ""
     made_from = json.dumps([own, node, dict(context.run_config)], sort_keys=True)

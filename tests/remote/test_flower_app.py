@@ -20,6 +20,7 @@ serverapp = pytest.importorskip("flwr.serverapp")
 identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
 app = pytest.importorskip("fedbolic.remote.app")
 client = pytest.importorskip("fedbolic.remote.client").client
+flower = pytest.importorskip("fedbolic.remote.flower")
 
 
 class Here(serverapp.Grid):
@@ -175,6 +176,26 @@ def test_a_node_may_have_data_and_a_folder_of_its_own(settings, config, runs, tm
     names, values = rows(runs / "far" / "seed0")
     weights = dict(zip(names, values, strict=True))
     assert weights["1,2,train/loss"] != weights["1,1,train/loss"]
+
+
+def test_a_run_that_goes_on_reads_the_data_anew(settings, tmp_path):
+    table, own = tmp_path / "own.csv", tmp_path / "own.yaml"
+    own.write_text(
+        "data:\n  class_path: fedbolic.data.Partitioned\n  init_args:\n"
+        f"    dataset: {{class_path: TableFile, init_args: {{path: {table}, target: outcome}}}}\n"
+        "    partition: {class_path: fedbolic.data.IID, init_args: {num_clients: 1}}\n"
+        "    num_train: null\n    num_test: null\n"
+    )
+    node, of_app = {"partition-id": 0, "config": str(own)}, {"config": describe(run, settings)}
+    context = flwr.Context(1, 1, node, flwr.RecordDict(), {**of_app, "clients": 1})
+
+    def held(number):
+        lines = [f"{i},{i % 7},{'ill' if i % 2 else 'well'}" for i in range(number)]
+        table.write_text("\n".join(["age,dose,outcome", *lines]))
+        told = flower.from_records(app.answer(flower.to_records({"task": "handshake"}), context))
+        return told["size"]
+
+    assert held(100) < 100 < held(200)
 
 
 def test_a_node_takes_the_number_of_clients_from_its_own_configuration(settings, runs, tmp_path):
