@@ -31,9 +31,10 @@ class FedALA(ClassifierMethod):
 
     This is adaptive local aggregation of the last layer alone, the authors' p = 1. They learn the
     shares on a random part of the examples, until convergence in a client's second turn and for
-    one pass later; here every turn gives them the same part of its steps. Clients are scored with
-    the mixture at which they would begin, by the shares of their last turn, and the server's test
-    set with the global model.
+    one pass later; here every turn gives them the same part of its steps. In the first turn, where
+    both heads are equal, these steps change no parameter. Clients are scored with the mixture at
+    which they would begin, by the shares of their last turn, and the server's test set with the
+    global model.
 
     Args:
         local: Local epochs and batch size, of the shares and the model together.

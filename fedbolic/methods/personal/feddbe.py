@@ -30,8 +30,8 @@ class FedDBE(ClassifierMethod):
 
     with d features z, the head h, and the personal bias :math:`b_k`, which starts at 0 and is
     trained with the model. The running mean :math:`\bar z_k` over batches B starts at 0 in every
-    round. In the first round there is neither bias nor penalty; the running means after it, in a
-    mean by size, are the consensus :math:`\bar z` of all further rounds. Clients are scored with
+    round. In the first round there is neither bias nor penalty; the running means of its cohort, in
+    a mean by size, are the consensus :math:`\bar z` of all further rounds. Clients are scored with
     their bias, the server's test set without one.
 
     The initial training of the authors' code, which discards all of its results but the running
