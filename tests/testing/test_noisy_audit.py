@@ -45,6 +45,13 @@ def test_a_sound_method_has_no_fault_and_stays_below_its_ledger(method):
     assert 0 <= found.bound <= found.ledger
 
 
+@pytest.mark.parametrize("rate", [1e-3, 0.1])
+def test_few_contributions_are_no_fault(rate):
+    """With one canary most batches are empty, in every sound run."""
+    method = dataclasses.replace(ONCE, method=FedAvg(rounds=1), rate=rate, dp_delta=0.3)
+    assert found_in(method, planted=1).faults == ()
+
+
 @pytest.mark.slow
 def test_the_attack_reaches_most_of_what_it_reaches_against_the_ideal_mechanism():
     """Mean of attacks on DP-SGD, where the goal is four fifths: 4 deviations below what it is."""
