@@ -18,7 +18,7 @@ from fedbolic.testing.noisy_clients import StepsSubject, Subject, SumSubject
 UNUSED = 4000
 """Number of axes of nobody, on which noise is examined."""
 
-COMPARED = 64
+COMPARED_AXES = 64
 """Number of axes of nobody on which the noise of two runs is compared: by chance, never equal."""
 
 LARGEST_ROUNDING = 0.02
@@ -102,9 +102,10 @@ def _ideal(subject: Subject, planted: int, share: float, generator: np.random.Ge
 def _faults(subject: Subject, engine: Engine, seed: int) -> list[str]:
     """Faults that need no attack: of keys, noise, contributions and records."""
     nobody, wide = np.zeros(subject.num, dtype=bool), subject.wider(UNUSED)
-    first, some = wide.run(engine, nobody, seed), subject.wider(COMPARED)
+    first, some = wide.run(engine, nobody, seed), subject.wider(COMPARED_AXES)
     noise, faults = first.idle / wide.std, list[str]()
-    if np.array_equal(*(some.run(engine, nobody, seed).idle for _ in range(2))):
+    one, other = (some.run(engine, nobody, seed).idle for _ in range(2))
+    if np.array_equal(one, other):
         faults.append("the key of the noise follows from the seed of the run")
     faults += faults_of_shape(noise.ravel())
     for earlier, later in itertools.pairwise(noise):
