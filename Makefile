@@ -119,6 +119,7 @@ release: wheel site
 	mkdir build/release
 	tar -C build/docs -czf build/release/site.tar.gz html
 	awk '/^## /{on = $$2 == "$(VERSION)"} on' CHANGELOG.md > build/release/notes.md
+	test -s build/release/notes.md
 	$(call used,$(OLDEST),dist/*.whl)
 	$(call used,$(NEWEST),dist/*.tar.gz)
 
