@@ -10,8 +10,8 @@ from torch import Tensor
 from fedbolic.core import tree
 from fedbolic.core.log import logger
 from fedbolic.core.types import Tree
+from fedbolic.federated.aggregators.aggregator import as_number, cast_like
 from fedbolic.federated.aggregators.median import coordinate_median
-from fedbolic.federated.aggregators.summand import as_number, cast_like
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 BLOCK = 2**21

@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from fedbolic.core import tree
 from fedbolic.core.types import Tree
-from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.aggregators.summand import (
+from fedbolic.federated.aggregators.aggregator import (
+    Additive,
     as_double,
     as_summand,
     cast_like,

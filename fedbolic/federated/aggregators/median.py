@@ -8,8 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import tree
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.summand import as_number, cast_like
+from fedbolic.federated.aggregators.aggregator import Aggregator, as_number, cast_like
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 

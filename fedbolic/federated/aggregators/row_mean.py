@@ -7,8 +7,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core.types import Tree
-from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.aggregators.summand import as_double, cast_like
+from fedbolic.federated.aggregators.aggregator import Additive, as_double, cast_like
 from fedbolic.federated.aggregators.update import Update
 
 _NAMES = {"num_rows", "rows", "values", "weights"}

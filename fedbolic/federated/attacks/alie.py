@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
-from fedbolic.federated.aggregators.summand import as_number
+from fedbolic.federated.aggregators.aggregator import as_number
 from fedbolic.federated.attacks.attack import Attack
 
 

@@ -16,7 +16,7 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import FederatedData
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.accounting.tree_noise import add_leaf
-from fedbolic.federated.aggregators.summand import as_double, cast_like
+from fedbolic.federated.aggregators.aggregator import as_double, cast_like
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.engine import Exchange, RunStoppedError
 from fedbolic.federated.contract.method import Method

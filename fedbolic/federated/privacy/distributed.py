@@ -17,9 +17,8 @@ from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
-from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.aggregator import Aggregator, as_double, cast_like
 from fedbolic.federated.aggregators.modular import SumModulo
-from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import NoisySummands
 from fedbolic.federated.contract.engine import RunStoppedError

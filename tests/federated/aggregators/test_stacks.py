@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedbolic.federated import Batched, Clip, LocalTraining, Mean, Sequential, Sum, Update
-from fedbolic.federated.aggregators import summand
+from fedbolic.federated.aggregators import aggregator
 from fedbolic.federated.aggregators.update import StackedPayload, StackedRow
 from tests.federated.agreement import UNEQUAL, assert_engines_agree, exchange, with_
 from tests.federated.simple_method import SMALL, federation
@@ -47,11 +47,11 @@ def exact_mean(updates, element):
     return float(sum(w * x for w, x in zip(weights, values, strict=True)) / sum(weights))
 
 
-@pytest.mark.parametrize("block", [1, 7, summand.LARGEST_BLOCK])
+@pytest.mark.parametrize("block", [1, 7, aggregator.LARGEST_BLOCK])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("left_out", [(), (0,), (2, 4)])
 def test_the_mean_of_a_stack_is_exact_whoever_is_left_out(left_out, dtype, block, monkeypatch):
-    monkeypatch.setattr(summand, "LARGEST_BLOCK", block)
+    monkeypatch.setattr(aggregator, "LARGEST_BLOCK", block)
     updates = [u for u in stacked(range(5), (3, 1, 0, 2.5, 4), dtype) if u[0] not in left_out]
     found = Mean().aggregate(iter(updates))
     assert found.clients == tuple(i for i, _ in updates)
