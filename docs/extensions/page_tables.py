@@ -22,7 +22,8 @@ def chosen_rows(text: str, names: list[str], after: str = "") -> tuple[list[str]
 
     Args:
         text: Markdown of the page.
-        names: Beginnings of first cells, in the order in which the rows are wanted.
+        names: Beginnings of first cells, in the order in which the rows are wanted; all rows if
+            there are none.
         after: Beginning of one line of the page, its marks left out; the first table below it
             counts. The first table of the page if it is empty.
 
@@ -35,6 +36,8 @@ def chosen_rows(text: str, names: list[str], after: str = "") -> tuple[list[str]
             raise ValueError(f"{len(below)} lines begin with {after!r}")
         text = below[0]
     head, *rows = first_table(text)
+    if not names:
+        return head, rows
     chosen: list[list[str]] = []
     for name in names:
         named = [row for row in rows if plain(row[0]).startswith(name)]
