@@ -20,7 +20,8 @@ def extension(module):
 
 links, tables = extension("repository_links"), extension("page_tables")
 ROWS = re.compile(
-    r"^```\{rows\} (?P<page>\S+)\n(:after: (?P<after>[^\n]*)\n)?(:list:\n)?(\n(?P<names>.*?)\n)?```$",
+    r"^```\{rows\} (?P<page>\S+)\n(:after: (?P<after>[^\n]*)\n)?(:list:\n)?"
+    r"(\n(?P<names>.*?)\n)?```$",
     re.M | re.S,
 )
 
