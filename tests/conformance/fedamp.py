@@ -10,7 +10,7 @@ from tests.conformance.loop import End, Loop, initial
 from tests.federated.simple_method import RNG, batches, plain_network, values
 
 METHOD = FedAMP(
-    MLP((4,)), rounds=4, local=LocalTraining(2, 3), lr=0.2, alpha=0.3, sigma=2.0, coupling=0.4
+    MLP((4,)), rounds=4, local=LocalTraining(2, 3), lr=0.2, alpha=0.03, sigma=2.0, coupling=0.04
 )
 
 

@@ -28,8 +28,9 @@ class FedAMP(ClassifierMethod):
     The server keeps the models :math:`w_k` of all K clients and sends :math:`u_k`; the client takes
     gradient steps from its own model and sends the difference to :math:`u_k`, so that the server
     knows the model again after a turn that was lost or rounded. A client that is absent keeps the
-    model of its last turn. For weights of at least 0, alpha must be at most sigma / (K - 1). The
-    server needs every single model, so no secure sum can hide one. Buffers stay at the clients.
+    model of its last turn. With an alpha above sigma / (K - 1) a weight could be below 0, so it is
+    refused. The server needs every single model, so no secure sum can hide one. Buffers stay at the
+    clients.
 
     Args:
         optimizer: Local optimiser, reset every round.
@@ -38,7 +39,7 @@ class FedAMP(ClassifierMethod):
         coupling: Weight lambda of the distance to the mean, at least 0; 0 is local training.
 
     Raises:
-        ValueError: If a value is outside its range.
+        ValueError: If a value is outside its range, alpha for the number of clients too.
 
     References:
         Huang et al. (2021), Algorithm 1 and Eqs. (3) to (6), arXiv:2007.03797.
@@ -65,6 +66,12 @@ class FedAMP(ClassifierMethod):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
+        if self.alpha * (meta.num_clients - 1) > self.sigma:
+            raise ValueError(
+                f"alpha must be at most sigma / (clients - 1), here {self.sigma} / "
+                f"{meta.num_clients - 1}, got {self.alpha}: a client's own model would have a "
+                "negative weight"
+            )
         seed = rng.at("model").number()
         parameters, _ = self.model(meta).init(seed)
         models = {n: torch.stack([value] * meta.num_clients) for n, value in parameters.items()}
