@@ -218,7 +218,50 @@ class GyroBatchNorm(PointBatchNorm):
     per_coordinate = False
 
 
-class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
+class CoordinateNorm(HyperbolicModule[Lorentz | Poincare], ABC):
+    """Base of norms of the space coordinates of single points.
+
+    Arguments and errors are those of ``HyperbolicLayerNorm``.
+    """
+
+    shifts: ClassVar[bool]
+    """True for a learnt ``bias`` next to ``weight``."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        manifold: Lorentz | Poincare,
+        num_features: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(manifold)
+        check.at_least(1, num_features=num_features)
+        check.positive(eps=eps)
+        self.num_features, self.eps = num_features, eps
+        ones = torch.ones(num_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(ones) if affine else None
+        if self.shifts:
+            self.bias = nn.Parameter(torch.zeros_like(ones)) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+            if self.shifts and self.bias is not None:
+                nn.init.zeros_(self.bias)
+
+    @override
+    def extra_repr(self) -> str:
+        affine = self.weight is not None
+        return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
+
+
+class HyperbolicLayerNorm(CoordinateNorm):
     r"""Layer norm of the space coordinates on the hyperboloid; the time coordinate is recomputed.
 
     .. math:: y_s = \gamma \odot \frac{x_s - m}{\sqrt{v + \epsilon}} + \beta
@@ -252,29 +295,7 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
         torch.Size([1, 3])
     """
 
-    def __init__(
-        self,
-        manifold: Lorentz | Poincare,
-        num_features: int,
-        *,
-        eps: float = 1e-5,
-        affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(manifold)
-        check.at_least(1, num_features=num_features)
-        check.positive(eps=eps)
-        self.num_features, self.eps = num_features, eps
-        zeros = torch.zeros(num_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(torch.ones_like(zeros)) if affine else None
-        self.bias = nn.Parameter(zeros) if affine else None
-
-    def reset_parameters(self) -> None:
-        """Re-initialise the parameters."""
-        if self.weight is not None and self.bias is not None:
-            nn.init.ones_(self.weight)
-            nn.init.zeros_(self.bias)
+    shifts = True
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
@@ -286,13 +307,8 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
         s = s * wide(self.weight) + wide(self.bias)
         return self.rounded(with_space_part(space, s), x, self.weight)
 
-    @override
-    def extra_repr(self) -> str:
-        affine = self.weight is not None
-        return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
 
-
-class HyperbolicRMSNorm(HyperbolicModule[Lorentz | Poincare]):
+class HyperbolicRMSNorm(CoordinateNorm):
     r"""RMS norm of the space coordinates on the hyperboloid; the time coordinate is recomputed.
 
     .. math:: y_s = \gamma \odot \frac{x_s}{\sqrt{|x_s|^2 / n + \epsilon}}
@@ -325,27 +341,7 @@ class HyperbolicRMSNorm(HyperbolicModule[Lorentz | Poincare]):
         torch.Size([1, 3])
     """
 
-    def __init__(
-        self,
-        manifold: Lorentz | Poincare,
-        num_features: int,
-        *,
-        eps: float = 1e-5,
-        affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(manifold)
-        check.at_least(1, num_features=num_features)
-        check.positive(eps=eps)
-        self.num_features, self.eps = num_features, eps
-        ones = torch.ones(num_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(ones) if affine else None
-
-    def reset_parameters(self) -> None:
-        """Re-initialise the parameters."""
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
+    shifts = False
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
@@ -362,8 +358,3 @@ class HyperbolicRMSNorm(HyperbolicModule[Lorentz | Poincare]):
         """
         gain = None if self.weight is None else wide(self.weight)
         return functional.rms_norm(s, (self.num_features,), gain, self.eps)
-
-    @override
-    def extra_repr(self) -> str:
-        affine = self.weight is not None
-        return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
