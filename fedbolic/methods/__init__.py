@@ -17,12 +17,14 @@ from fedbolic.methods.personal.apple import Apple
 from fedbolic.methods.personal.ditto import Ditto
 from fedbolic.methods.personal.fedala import FedALA
 from fedbolic.methods.personal.fedamp import FedAMP
+from fedbolic.methods.personal.fedcp import FedCP
 from fedbolic.methods.personal.feddbe import FedDBE
 from fedbolic.methods.personal.fedmtl import FedMTL
 from fedbolic.methods.personal.fedpac import FedPAC
 from fedbolic.methods.personal.fedproto import FedProto
 from fedbolic.methods.personal.fedrep import FedRep
 from fedbolic.methods.personal.fedrod import FedRoD
+from fedbolic.methods.personal.gpfl import GPFL
 from fedbolic.methods.personal.perfedavg import PerFedAvg
 from fedbolic.methods.personal.pfedme import PFedMe
 from fedbolic.methods.private_steps import PrivateSteps
@@ -31,6 +33,7 @@ from fedbolic.methods.spherefed import SphereFed
 from fedbolic.nn.functional.random_features import RandomFeatures
 
 __all__ = [
+    "GPFL",
     "Apfl",
     "Apple",
     "ClosedFormHead",
@@ -38,6 +41,7 @@ __all__ = [
     "FedALA",
     "FedAMP",
     "FedAvg",
+    "FedCP",
     "FedDBE",
     "FedDyn",
     "FedMRUR",

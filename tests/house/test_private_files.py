@@ -37,9 +37,9 @@ SOURCE = Partitioned()
 PAIRS = HierarchySplit | TripleSplit
 CHANGES = {"rounds": 1, "sends": "table", "backbone": MLP((2,)), "dim": 2}
 COVERED = {
-    "Apfl": "apfl", "Ditto": "ditto", "FedALA": "fedala", "FedAvg": "fedavg", "FedDyn": "feddyn",
-    "FedRep": "fedrep", "FedRoD": "fedrod", "FlatLand": "flatland",
-    "HierarchyEmbedding": "hierarchies", "HyperFed": "hyperfed/h_ce",
+    "Apfl": "apfl", "Ditto": "ditto", "FedALA": "fedala", "FedAvg": "fedavg", "FedCP": "fedcp",
+    "FedDyn": "feddyn", "FedRep": "fedrep", "FedRoD": "fedrod", "FlatLand": "flatland",
+    "GPFL": "gpfl", "HierarchyEmbedding": "hierarchies", "HyperFed": "hyperfed/h_ce",
     "KnowledgeEmbedding": "knowledge", "Moon": "moon", "PFedMe": "pfedme",
     "PerFedAvg": "perfedavg",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Limits and refusals of FedALA, FedAMP, FedDBE, FedPAC and Per-FedAvg."""
+"""Limits and refusals of FedALA, FedAMP, FedCP, FedDBE, FedPAC, GPFL and Per-FedAvg."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import Clip, Evaluation, FineTune, LocalTraining
-from fedbolic.methods import FedALA, FedAMP, FedAvg, FedDBE, FedPAC, PerFedAvg
+from fedbolic.methods import GPFL, FedALA, FedAMP, FedAvg, FedCP, FedDBE, FedPAC, PerFedAvg
 from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import initial
 from tests.federated.simple_method import (
@@ -33,11 +33,14 @@ COMMON = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(2, 3), "lr"
         (FedAMP, {"alpha": 0.0}),
         (FedAMP, {"sigma": -1.0}),
         (FedAMP, {"coupling": -0.1}),
+        (FedCP, {"discrepancy": -1.0}),
         (FedDBE, {"penalty": -1.0}),
         (FedDBE, {"momentum": 0.0}),
         (FedDBE, {"momentum": 1.5}),
         (FedPAC, {"alignment": -1.0}),
         (FedPAC, {"head_share": 0.0}),
+        (GPFL, {"magnitude_weight": -1.0}),
+        (GPFL, {"decay": -1.0}),
         (PerFedAvg, {"personal_lr": 0.0}),
     ],
 )
