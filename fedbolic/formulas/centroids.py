@@ -16,7 +16,16 @@ from fedbolic.formulas.registrar import points, with_kernel
 def normalized_weights(
     points: Float[Tensor, "*#batch n ambient"], weights: Float[Tensor, "*#batch n"] | None
 ) -> Float[Tensor, "*#batch _ 1"]:
-    """Weights that sum to 1 with an axis for the coordinates, or one number for equal weights."""
+    """Weights that sum to 1 with an axis for the coordinates, or one number for equal weights.
+
+    Raises:
+        ValueError: If there are no points.
+    """
+    if not points.shape[-2]:
+        raise ValueError(
+            "points must be one or more along axis -2, got none in shape "
+            f"{tuple(points.shape)}: no points have no mean, so leave empty sets out"
+        )
     if weights is None:
         return points.new_full((1, 1), 1 / points.shape[-2])
     weights = weights.to(points.dtype).unsqueeze(-1)

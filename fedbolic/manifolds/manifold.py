@@ -140,6 +140,9 @@ class Manifold(ABC):
             points: One or more points.
             weights: Numbers of 0 or more, not all 0, of any total; all equal by default.
 
+        Raises:
+            ValueError: If there are no points.
+
         References:
             Law et al. (2019), Eq. (12), PMLR 97; Chen et al. (2022), Eq. (10), arXiv:2105.14686.
         """

@@ -9,7 +9,17 @@ import sys
 import pytest
 import torch
 
-from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare, change_curvature, to_lorentz
+from fedbolic.manifolds import (
+    Curvature,
+    Euclidean,
+    Lorentz,
+    Poincare,
+    Product,
+    Stereographic,
+    change_curvature,
+    to_lorentz,
+)
+from fedbolic.manifolds.mean import frechet_mean
 
 
 @pytest.mark.parametrize("kind", [Lorentz, Poincare])
@@ -51,6 +61,19 @@ def test_one_curvature_per_pair_is_refused_by_the_matrix_product():
     x = torch.zeros(2, 3)
     with pytest.raises(ValueError, match="one curvature per matrix"):
         Poincare(torch.ones(2, 2)).cdist(x, x, mode="mm")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Lorentz(), Poincare(), Poincare(0.0), Stereographic(-1.0), Euclidean()],
+)
+def test_no_points_have_no_mean(space):
+    for weights in (None, torch.ones(2, 0)):
+        for mean in (type(space).centroid, frechet_mean):
+            with pytest.raises(ValueError, match=r"one or more along axis -2, got none in .*0, 4"):
+                mean(space, torch.zeros(2, 0, 4), weights)
+    with pytest.raises(ValueError, match="one or more"):
+        Product((Lorentz(), Euclidean()), (4, 3)).centroid(torch.zeros(2, 0, 7))
 
 
 def test_conversions_refuse_what_has_no_image():

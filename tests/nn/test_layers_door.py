@@ -163,6 +163,28 @@ def test_a_set_without_points_axis_is_refused():
         LorentzAttention(Lorentz(), 2, 1)(Lorentz().origin(3))
 
 
+@pytest.mark.parametrize("power", [0.0, 2.0])
+@pytest.mark.parametrize("weights", [None, torch.ones(4, 0)])
+def test_a_set_of_no_points_has_no_centroid(power, weights):
+    pool, x = CentroidPool(Lorentz(), power=power), Lorentz().origin(4, 0, 3)
+    with pytest.raises(ValueError, match=r"one or more points along axis -2, .*\(4, 0, 3\)"):
+        pool(x, weights)
+    assert pool(Lorentz().origin(0, 4, 3)).shape == (0, 3)
+    none = torch.zeros(0, dtype=torch.int64)
+    assert pool(x[0], batch=none).shape == (0, 3)
+    assert pool(x[0], batch=none, size=2).tolist() == [[1.0, 0.0, 0.0]] * 2
+
+
+def test_attention_to_no_points_gives_the_image_of_the_origin():
+    layer, none = LorentzAttention(Lorentz(), 2, 1).double(), torch.zeros(4, 0, 3).double()
+    torch.nn.init.normal_(layer.out.bias)
+    x = Lorentz().origin(4, 5, 3, dtype=torch.float64)
+    expected = layer.out(x)
+    torch.testing.assert_close(layer(x, none), expected)
+    torch.testing.assert_close(torch.vmap(layer)(x, none), expected)
+    assert layer(none).shape == (4, 0, 3)
+
+
 def test_a_batch_vector_is_no_weight_and_must_fit():
     pool, x, batch = CentroidPool(Lorentz()), Lorentz().origin(3, 3), torch.tensor([0, 0, 1])
     with pytest.raises(ValueError, match=r"weights must be floating, got torch.int64: .*batch="):

@@ -76,9 +76,9 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
                 it. The centroid of a graph without points is the origin.
 
         Raises:
-            ValueError: If ``x`` has no axis ``dim`` of points, ``weights`` has the wrong shape or
-                an integer dtype, ``batch`` is not one int64 index below ``size`` per point, or
-                ``size`` is given without ``batch``.
+            ValueError: If ``x`` has no axis ``dim`` of points, or no point along it, ``weights``
+                has the wrong shape or an integer dtype, ``batch`` is not one int64 index below
+                ``size`` per point, or ``size`` is given without ``batch``.
         """
         self.check(x)
         if weights is not None and not weights.is_floating_point():
@@ -101,6 +101,11 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
             )
         if batch is not None:
             return self._of_graphs(x, weights, batch, size)
+        if not x.shape[axis]:
+            raise ValueError(
+                f"x must have one or more points along axis {self.dim}, got shape "
+                f"{tuple(x.shape)}: pass batch and size for sets that may be empty"
+            )
         moved = None if weights is None else weights.movedim(axis, -1)
         y = self._centroid((wide(x) if self.power else x).movedim(axis, -2), moved)
         return self.rounded(y, x) if self.power else y
@@ -131,7 +136,7 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
         order = batch.argsort(stable=True)
         graph = batch[order]
         place = torch.arange(len(x), device=x.device) - (counts.cumsum(0) - counts)[graph]
-        shape = len(counts), max(1, *counts.tolist())
+        shape = len(counts), max([1, *counts.tolist()])
         space, points = self.manifold, wide(x)
         rows = space.origin(*shape, x.shape[1], dtype=points.dtype, device=x.device)
         rows = rows.index_put((graph, place), points[order])

@@ -135,7 +135,8 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
 
         Args:
             x: Points that give the queries.
-            context: Points that give the keys and values; by default ``x``.
+            context: Points that give the keys and values; by default ``x``. The centroid of none is
+                the origin.
             mask: True where a query may attend to a key, at least once per query; by default
                 everywhere.
 
