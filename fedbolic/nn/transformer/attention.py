@@ -123,6 +123,23 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             for _ in range(4)
         )
 
+    @property
+    @override
+    def recorded(self) -> tuple[float, ...]:
+        tangents = self.stream == "tangents"  # their scores had another factor in old state dicts
+        return (*super().recorded, *((-(self.head_dim**0.5) / 2,) if tangents else ()))
+
+    @override
+    def refusal(self, other: tuple[float, ...]) -> str:
+        if self.stream == "points" or min(other, default=0.0) < 0:
+            return super().refusal(tuple(number for number in other if number > 0))
+        return (
+            "the state dict is of attention of tangents that does not say the factor of squared "
+            "distances in its scores, which was c / sqrt(d) and is sqrt(d) / 2 now, for heads of d "
+            "dimensions: train it again, or, if it was trained with the factor of now, delete its "
+            "_extra_state"
+        )
+
     @override
     def forward(
         self,

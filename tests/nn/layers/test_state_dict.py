@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn import MLR, ChangeCurvature, Linear
+from fedbolic.nn import MLR, ChangeCurvature, Linear, LorentzAttention
 from fedbolic.nn.network.model import Model
 from tests.nn.cases import CASES
 from tests.nn.process_group import group
@@ -68,6 +68,20 @@ def test_both_curvatures_of_a_change_count():
             ChangeCurvature(Lorentz(old), Lorentz(new)).load_state_dict(
                 layer.state_dict(), strict=False
             )
+
+
+@pytest.mark.parametrize("c", [2.0, Curvature(2.0)], ids=["fixed", "learnt"])
+def test_attention_of_tangents_with_scores_of_another_factor_is_refused(c):
+    make = lambda c: LorentzAttention(Lorentz(c), 4, 2, stream="tangents")  # noqa: E731
+    saved, other = make(c).state_dict(), make(0.5)
+    make(copy.deepcopy(c)).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"of a layer with (the fixed|a learnt) curvature"):
+        other.load_state_dict(saved)
+    saved["_extra_state"] = Linear(Lorentz(c), 4, 4).state_dict()["_extra_state"]  # as it was
+    with pytest.raises(ValueError, match=r"which was c / sqrt\(d\) and is sqrt\(d\) / 2 now"):
+        make(copy.deepcopy(c)).load_state_dict(saved)
+    del saved["_extra_state"]
+    make(copy.deepcopy(c)).load_state_dict(saved)
 
 
 def test_a_dict_that_says_nothing_is_taken_at_its_word():
