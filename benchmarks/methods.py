@@ -1,14 +1,12 @@
-"""Traffic, state and size of every method: ``python -m benchmarks.methods``.
+"""Traffic and state of every method: ``python -m benchmarks.methods``.
 
 One row for every ``configs/**/quick.yaml``, from two rounds of it with four clients and one epoch.
 
 Takes 1 minute.
 """
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import Tensor
 
@@ -21,9 +19,8 @@ from fedbolic.data import FederatedData
 from fedbolic.federated import Additive, Method, Sequential, Update
 from fedbolic.federated.contract.engine import Exchange
 
-ROOT = Path(__file__).parents[1]
 COLUMNS = (
-    *("configuration", "class", "lines", "leaves a client in an exchange"),
+    *("configuration", "class", "leaves a client in an exchange"),
     *("state of a client", "exchanges a round", "secure sum"),
 )
 NUM_CLIENTS = 4
@@ -31,7 +28,7 @@ NUM_CLIENTS = 4
 
 @dataclass(frozen=True)
 class MethodRow:
-    """Measured traffic, state and size of one configuration."""
+    """Measured traffic and state of one configuration."""
 
     name: str
     method: Method
@@ -42,12 +39,10 @@ class MethodRow:
 
     def cells(self) -> tuple[str, ...]:
         """The row's texts, one per column."""
-        file = Path(inspect.getfile(type(self.method))).relative_to(ROOT)
         least, most = min(self.exchanges), max(self.exchanges)
         return (
             f"`{self.name}`",
-            f"[`{type(self.method).__name__}`](../../{file})",
-            str(len((ROOT / file).read_text().splitlines())),
+            f"`{type(self.method).__name__}`",
             "; ".join(self.sent),
             self.kept,
             str(least) if least == most else f"{least} to {most}",

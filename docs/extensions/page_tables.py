@@ -1,4 +1,4 @@
-"""Rows of the tables of Markdown pages.
+"""Rows of the tables of Markdown pages, and the text of a method's page.
 
 Nothing here imports Sphinx, so that a test can look for the rows of all pages without it.
 """
@@ -6,6 +6,9 @@ Nothing here imports Sphinx, so that a test can look for the rows of all pages w
 import csv
 import re
 from pathlib import Path
+
+METHOD_PAGES = "docs/methods/pages.csv"
+"""Table with the classes, configurations and rows that the page of each method shows."""
 
 
 def markdown(file: Path) -> str:
@@ -75,7 +78,56 @@ def as_list(head: list[str], rows: list[list[str]]) -> list[str]:
     """Lines that name the column of each cell, for long cells."""
     lines = []
     for first, *cells in rows:
-        lines += [f"**{head[0]}**: {first}", ""]
+        lines += [f"**{head[0]}**: {first}" if head[0] else f"**{first}**", ""]
         lines += [f"- *{name}*: {cell}" for name, cell in zip(head[1:], cells, strict=True) if cell]
         lines.append("")
     return lines
+
+
+def heading(text: str) -> list[str]:
+    """Lines of a heading in the text of a directive, which has no sections."""
+    return [f"```{{rubric}} {text}", ":heading-level: 2", "```", ""]
+
+
+def rows_block(file: str, names: list[str]) -> list[str]:
+    """Lines of a directive that lists rows of a table."""
+    return [f"```{{rows}} {file}", ":list:", *([""] if names else []), *names, "```", ""]
+
+
+def method_page(file: Path, page: str) -> str:
+    """Markdown of a method's page: command, classes, what leaves a client, differences, results.
+
+    Args:
+        file: The table of the methods' pages, :data:`METHOD_PAGES`.
+        page: Name of the page, in the table's first column.
+
+    Raises:
+        ValueError: If the table has no row of the page.
+    """
+    with file.open(newline="") as opened:
+        row = next((row for row in csv.DictReader(opened) if row["page"] == page), None)
+    if row is None:
+        raise ValueError(f"no row of the table is of the page {page!r}")
+    names = {key: cell.split(";") if cell else [] for key, cell in row.items()}
+    lines = []
+    if row["quick"]:
+        lines += ["```bash", f"fedbolic run --config {row['quick']}/quick", "```", ""]
+    for name in row["classes"].split():
+        lines += ["```{eval-rst}", f".. autoclass:: {name}", "   :no-index:", "```", ""]
+    lines += heading("What leaves a client")
+    if row["configurations"]:
+        lines += ["In two rounds of the smallest configuration ([all methods](catalogue.md)):", ""]
+        lines += rows_block(
+            "benchmarks/measured/methods/configuration.csv", names["configurations"]
+        )
+    if row["in the clear"]:
+        privacy = "[in the clear](../../fedbolic/federated/PRIVACY.md#in-the-clear)"
+        lines += [f"Who learns what from it, {privacy}:", ""]
+        lines += rows_block("docs/privacy/in_the_clear.csv", names["in the clear"])
+    if row["differences"]:
+        lines += [*heading("What differs"), "Else it equals the loop of its paper to rounding:", ""]
+        lines += rows_block("docs/methods/differences.csv", names["differences"])
+    if row["results"]:
+        lines += [*heading("Results"), f"From [the table of all rows](../../{row['results']}):", ""]
+        lines += rows_block(row["results"], names["rows"])
+    return "\n".join(lines)

@@ -1,6 +1,7 @@
 """Directives for tables of the repository.
 
-``rows`` shows some rows of a table of a page, ``tables`` all tables in the CSV files of a folder.
+``rows`` shows some rows of a table of a page, ``tables`` all tables in the CSV files of a folder,
+``method-page`` what the tables say of the method of a page.
 """
 
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from page_tables import as_list, as_table, chosen_rows, markdown
+from page_tables import METHOD_PAGES, as_list, as_table, chosen_rows, markdown, method_page
 from repository_links import Repository
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -59,8 +60,22 @@ class TablesDirective(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class MethodDirective(SphinxDirective):
+    """Command, classes and table rows of the method of this page."""
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the page's sections as Markdown of the site."""
+        repository = Repository(Path(self.env.srcdir).parent, self.config.repository_url)
+        file = repository.root / METHOD_PAGES
+        self.env.note_dependency(str(file))
+        page = Path(self.env.doc2path(self.env.docname))
+        text = repository.linked(method_page(file, page.stem), page.parent)
+        return self.parse_text_to_nodes(text)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("rows", RowsDirective)
     app.add_directive("tables", TablesDirective)
+    app.add_directive("method-page", MethodDirective)
     return {"parallel_read_safe": True}

@@ -1,5 +1,6 @@
 """The sources of the site: every page and module has its place, and every link leads somewhere."""
 
+import csv
 import importlib.util
 import re
 from functools import cache
@@ -73,7 +74,7 @@ def test_every_public_module_is_in_the_api():
 
 
 def test_every_method_has_a_page():
-    text = "\n".join(page.read_text() for page in (SITE.docs / "methods").glob("*.md"))
+    text = (ROOT / tables.METHOD_PAGES).read_text()
     files = {*(ROOT / "fedbolic/methods").rglob("[!_]*.py")} - {ROOT / "fedbolic/methods/joint.py"}
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
     missing = {name for name in names if f"{name}." not in text}
@@ -108,9 +109,26 @@ def test_every_link_leads_somewhere():
     assert not leads_somewhere(OWN[0], "#no-such-heading")
 
 
-@pytest.mark.parametrize("page", [p for p in OWN if "{rows}" in p.read_text()], ids=name)
-def test_the_rows_that_a_page_shows_are_in_the_table(page):
+def sources(page):
+    """Text of a page, with what the site writes in the place of the directive of a method."""
     text = page.read_text()
+    if "{method-page}" in text:
+        text += tables.method_page(ROOT / tables.METHOD_PAGES, page.stem)
+    return text
+
+
+def test_every_page_of_a_method_is_in_the_table_of_these_pages():
+    with (ROOT / tables.METHOD_PAGES).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    pages = [page for page in OWN if "```{method-page}\n" in page.read_text()]
+    assert [row["page"] for row in rows] == [page.stem for page in pages]
+    quick = [row["quick"] for row in rows if row["quick"]]
+    assert [name for name in quick if not (ROOT / f"configs/{name}/quick.yaml").is_file()] == []
+
+
+@pytest.mark.parametrize("page", [p for p in OWN if "{rows}" in sources(p)], ids=name)
+def test_the_rows_that_a_page_shows_are_in_the_table(page):
+    text = sources(page)
     found = list(ROWS.finditer(text))
     assert len(found) == text.count("{rows}")
     for match in found:
