@@ -19,12 +19,19 @@ from benchmarks.hierarchy_exact import EXACT
 from benchmarks.hierarchy_fitted import FITTED, fit
 from benchmarks.hierarchy_trees import TREES, Given, HeldOut
 from benchmarks.results import Figures, Results
+from benchmarks.tree_scores import (
+    common_ancestor_score,
+    distance_error,
+    lowest_common_ancestors,
+    tree_distances,
+)
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data import (
     Client,
     FederatedData,
     Hierarchy,
+    HierarchySplit,
     PartitionedHierarchy,
     Subtrees,
     SubtreesAndAuthority,
@@ -33,13 +40,6 @@ from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.federated import Batched, LocalTraining, Sequential, Trainer
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.node_table import TABLE
-from fedbolic.hierarchies.scores import pairs_of
-from fedbolic.hierarchies.tree_scores import (
-    common_ancestor_score,
-    distance_error,
-    lowest_common_ancestors,
-    tree_distances,
-)
 from fedbolic.nn.loss.ranking import RowDistances, rank_and_map
 
 CHOOSING, SEEDS = 100, 5
@@ -254,7 +254,7 @@ class Controls:
         given = Given(self.tree(cell.tree).whole)
         data = PartitionedHierarchy(given, partition).load(Rng(seed))
         assert data.holdout is not None
-        held = pairs_of(data.holdout, "test").held
+        held = data.holdout.split_of(HierarchySplit, "test").held
         assert held is not None
         return data, held
 

@@ -46,11 +46,12 @@ from fedbolic.data import (
     FederatedData,
     PartitionedTriples,
     TripleFolder,
+    TripleSplit,
     WordNetRelations,
 )
 from fedbolic.federated import Evaluation, LocalTraining, Sequential, Trainer
 from fedbolic.knowledge import KnowledgeEmbedding
-from fedbolic.knowledge.method import TableName, triples_of
+from fedbolic.knowledge.method import TableName
 from fedbolic.knowledge.ranking import tail_rank_scores
 from fedbolic.knowledge.triple_scores import ScoreName
 from fedbolic.nn import NegativeSampler
@@ -208,7 +209,7 @@ def of_wn18rr(root: Path, score: ScoreName) -> Figures:
 def popularity(root: Path, seed: int) -> Figures:
     """Scores of tails by the number of their training triples with the relation."""
     (client,) = federation(root, 1, seed).clients
-    split, triples = triples_of(client, "test"), triples_of(client).triples
+    split, triples = client.split_of(TripleSplit, "test"), client.split_of(TripleSplit).triples
     n, m = len(split.entities), len(split.relations)
     counts = torch.zeros(2 * m, n)
     for relations, tails in ((triples[:, 1], triples[:, 2]), (triples[:, 1] + m, triples[:, 0])):
@@ -286,7 +287,7 @@ def pykeen_epoch(client: Client, score: ScoreName) -> Callable[[], object]:
     keen = {name: import_module(f"pykeen.{name}") for name in ("models", "training", "triples")}
     sizes = {"num_entities": client.meta.num_classes, "num_relations": client.meta.input_shape[1]}
     triples = keen["triples"].CoreTriplesFactory(
-        mapped_triples=triples_of(client).triples, create_inverse_triples=True, **sizes
+        mapped_triples=client.split_of(TripleSplit).triples, create_inverse_triples=True, **sizes
     )
     dim = 16 if score == "RotatE" else 32  # RotatE's numbers are complex
     model = getattr(keen["models"], score)(triples_factory=triples, embedding_dim=dim)

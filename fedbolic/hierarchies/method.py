@@ -31,7 +31,7 @@ from fedbolic.federated.contract.traits import Traits
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
 from fedbolic.hierarchies.scored_places import places_of
-from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
+from fedbolic.hierarchies.scores import check_sample, score_distances
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler
 from fedbolic.nn.loss.pair_loss import RankingLoss
@@ -182,7 +182,7 @@ class HierarchyEmbedding(GradientMethod, Reporting):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        counts = pairs_of(client).node_counts
+        counts = client.split_of(HierarchySplit).node_counts
         nodes = counts.nonzero().flatten()
         table = client_state.get("parameters", message["parameters"])[TABLE]
         height = max(FEWEST_ROWS, 1 << max(0, len(nodes) - 1).bit_length())
@@ -211,7 +211,7 @@ class HierarchyEmbedding(GradientMethod, Reporting):
             enough = dataclasses.replace(self, local=local, steps=None)
             return enough.plan(model, client, rng).cut(self.steps)
         plan = super().plan(model, client, rng)
-        split, num_nodes = pairs_of(client), client.meta.num_classes
+        split, num_nodes = client.split_of(HierarchySplit), client.meta.num_classes
         device = split.hierarchy.pairs.device
         drawn = self.negatives.draw(
             tuple(plan.positions.shape),
@@ -314,7 +314,7 @@ class HierarchyEmbedding(GradientMethod, Reporting):
         table = client_state.get("parameters", message["parameters"])[TABLE]
         nodes = torch.arange(len(table))
         if self.personal:  # the rows of other nodes are where they began
-            nodes = pairs_of(client).node_counts.nonzero().flatten()
+            nodes = client.split_of(HierarchySplit).node_counts.nonzero().flatten()
         return nodes, places_of(self.table, table.double())[nodes]
 
     @override
@@ -336,7 +336,9 @@ class HierarchyEmbedding(GradientMethod, Reporting):
             return {}
         table = self.table
         points = table.points(table.embed(server_state["parameters"][TABLE]))
-        return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.c)}
+        return {
+            "tree": disc(points, data.holdout.split_of(HierarchySplit, "test").hierarchy, c=self.c)
+        }
 
 
 def _rows(nodes: Tensor, parameters: Params, context: Tree) -> Tensor:

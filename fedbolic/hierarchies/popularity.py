@@ -14,7 +14,7 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
+from fedbolic.hierarchies.scores import check_sample, score_distances
 from fedbolic.nn.loss.ranking import RowDistances
 
 
@@ -52,7 +52,7 @@ class Popularity(Method):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        ancestors = pairs_of(client).hierarchy.pairs[:, 1]
+        ancestors = client.split_of(HierarchySplit).hierarchy.pairs[:, 1]
         counts = torch.bincount(ancestors, minlength=client.meta.num_classes)
         return Update({"descendants": counts}, float(client.size)), {}
 

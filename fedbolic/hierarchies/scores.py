@@ -19,25 +19,6 @@ GROUPS = 20
 """Most groups of drawn nodes, whose spread gives the error of an estimate."""
 
 
-def pairs_of(client: Client, split: str = "train") -> HierarchySplit:
-    """Pairs of a client.
-
-    Args:
-        client: The client.
-        split: ``train``, ``validation`` or ``test``.
-
-    Raises:
-        ValueError: If the client holds other examples.
-    """
-    found = getattr(client, split)
-    if not isinstance(found, HierarchySplit):
-        raise ValueError(
-            f"a method for hierarchies learns from pairs, got {type(found).__name__}: use the "
-            "source fedbolic.data.PartitionedHierarchy"
-        )
-    return found
-
-
 def check_sample(sample: int | None) -> None:
     """Refuse a sample whose error cannot be estimated.
 
@@ -72,11 +53,11 @@ def score_distances(
     """
     ranked = partial(ranking_scores, rng=rng, sample=sample)
     if client.id != HOLDOUT:
-        nodes, pairs = pairs_of(client).hierarchy.pairs.unique(return_inverse=True)
+        nodes, pairs = client.split_of(HierarchySplit).hierarchy.pairs.unique(return_inverse=True)
         scores = ranked(distances(nodes), pairs, len(nodes))
         # the mean of these errors over clients would not be that of the mean
         return _under("test/own", {n: x for n, x in scores.items() if not n.endswith("_error")})
-    test, num_nodes = pairs_of(client, "test"), client.meta.num_classes
+    test, num_nodes = client.split_of(HierarchySplit, "test"), client.meta.num_classes
     pairs = test.hierarchy.pairs
     among = distances(torch.arange(num_nodes, device=pairs.device))
     scores = _under("test", ranked(among, pairs, num_nodes))

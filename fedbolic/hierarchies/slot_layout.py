@@ -26,7 +26,7 @@ from fedbolic.federated.contract.method import Method, Phase
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights, find_no_common
-from fedbolic.hierarchies.scores import check_sample, pairs_of, score_distances
+from fedbolic.hierarchies.scores import check_sample, score_distances
 from fedbolic.hierarchies.slots import BOTH, CLOSURE
 from fedbolic.manifolds import PolarPlaces
 from fedbolic.nn.loss.ranking import RowDistances
@@ -171,7 +171,7 @@ class SlotLayout(Method, Reporting):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        split = pairs_of(client)
+        split = client.split_of(HierarchySplit)
         shape = BOTH if self.objective == "both" else CLOSURE
         nodes, num_clients = ClientNodes.of(split, shape), client.meta.num_clients
         if self.same_names == "one_place":
@@ -232,7 +232,7 @@ class SlotLayout(Method, Reporting):
             return {}
         rows, places = message["table"]["rows"], _table(message)
         if client.id != HOLDOUT:  # is scored among its own nodes
-            known = (pairs_of(client).node_counts[rows] > 0).nonzero().flatten()
+            known = (client.split_of(HierarchySplit).node_counts[rows] > 0).nonzero().flatten()
             rows, places = rows[known], places[known]
         num_nodes = client.meta.num_classes
 
@@ -261,7 +261,7 @@ class _CountLeaves(Phase):
     ) -> tuple[Update, Tree]:
         if self.method.traits.privacy_unit is not None:
             charge_releases(self.method.ledger)
-        counts = ClientNodes.of(pairs_of(client)).count_leaves()
+        counts = ClientNodes.of(client.split_of(HierarchySplit)).count_leaves()
         draws = self.method.noise.stream(rng.at("cells")).integers()
         noise = torch.from_numpy(draws.laplace(1 / self.method.epsilon, len(counts)))
         return Update({"cells": counts + noise}), {}

@@ -183,7 +183,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         before = message["parameters"]
         parameters = {**before, **client_state.get("own", {})}
-        held = triples_of(client)
+        held = client.split_of(TripleSplit)
         relations = held.relation_counts
         counts = {"entity": held.entity_counts, "relation": torch.cat((relations, relations))}
         if "curvature" in before:
@@ -205,7 +205,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         plan = super().plan(model, client, rng)
         if self.negatives is None:
             return plan
-        held, n = triples_of(client), client.meta.num_classes
+        held, n = client.split_of(TripleSplit), client.meta.num_classes
         shape = (*plan.positions.shape, 2)  # tails, and heads as tails of the inverse relation
         drawn = self.negatives.draw(shape, n, generator=rng.at("negatives").generator())
         triples = held.triples[plan.positions.to(held.triples.device)]
@@ -317,7 +317,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         scores = self._tail_scores({name: x.double() for name, x in found["tables"].items()})
         found = {}
         for split in ("validation", "test"):
-            named = tail_rank_scores(scores, triples_of(client, split))
+            named = tail_rank_scores(scores, client.split_of(TripleSplit, split))
             found |= {f"{split}/{name}": value for name, value in named.items()}
         return found
 
@@ -333,25 +333,6 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         return lambda heads, relations: scorer.scores(
             scorer.query_of(tables, heads, relations), tables["entity"]
         )
-
-
-def triples_of(client: Client, split: str = "train") -> TripleSplit:
-    """Triples of a client.
-
-    Args:
-        client: The client.
-        split: ``train``, ``validation`` or ``test``.
-
-    Raises:
-        ValueError: If the client holds other examples.
-    """
-    found = getattr(client, split)
-    if not isinstance(found, TripleSplit):
-        raise ValueError(
-            f"a method for knowledge graphs learns from triples, got {type(found).__name__}: use "
-            "the source fedbolic.data.PartitionedTriples"
-        )
-    return found
 
 
 def _both_ways(triples: Tensor, num_relations: int) -> tuple[Tensor, Tensor, Tensor]:

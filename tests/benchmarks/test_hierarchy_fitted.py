@@ -6,7 +6,7 @@ import torch
 
 from benchmarks import hierarchy_fitted
 from benchmarks.hierarchy_fitted import FITTED, fit
-from fedbolic.hierarchies.tree_scores import distance_error
+from benchmarks.tree_scores import distance_error
 
 GRAPHS = {"path": nx.path_graph(12), "star": nx.star_graph(11)}
 

@@ -317,7 +317,7 @@ def test_a_tree_is_learnt(data):
 
 def test_other_data_are_refused():
     images = Partitioned(Digits()).load(RNG)
-    with pytest.raises(ValueError, match="PartitionedHierarchy"):
+    with pytest.raises(ValueError, match="learns from HierarchySplit"):
         METHOD.local_update(METHOD.init(images.meta, RNG), images.clients[0], {}, RNG)
 
 

@@ -200,5 +200,5 @@ def test_settings_out_of_range_are_refused(settings, words):
 
 def test_other_data_are_refused():
     client = Partitioned(Digits(), IID(3), num_train=30).load(RNG).clients[0]
-    with pytest.raises(ValueError, match="learns from triples"):
+    with pytest.raises(ValueError, match="learns from TripleSplit"):
         METHOD.evaluate({"parameters": {}}, client, {}, RNG)

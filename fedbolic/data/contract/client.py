@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TypeVar, overload
 from weakref import WeakValueDictionary
 
 import torch
@@ -62,6 +62,9 @@ class Split(ABC):
     @abstractmethod
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Split":
         """The same split on ``device``, with floating-point tensors converted to ``dtype``."""
+
+
+KnownSplit = TypeVar("KnownSplit", bound=Split)
 
 
 class LabelledSplit(Split):
@@ -160,6 +163,23 @@ class Client:
     def no_inputs(self) -> Tensor:
         """An empty batch of inputs, with the device and dtype of this client's data."""
         return self.train.no_inputs
+
+    def split_of(self, kind: type[KnownSplit], name: str = "train") -> KnownSplit:
+        """Examples of the kind from which a method learns.
+
+        Args:
+            kind: The kind.
+            name: ``train``, ``validation`` or ``test``.
+
+        Raises:
+            ValueError: If the examples are of another kind.
+        """
+        found = getattr(self, name)
+        if not isinstance(found, kind):
+            raise ValueError(
+                f"the method learns from {kind.__name__}, and a client holds {type(found).__name__}"
+            )
+        return found
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
         """The same client with its data on ``device``."""

@@ -1,5 +1,6 @@
 """Partitions of a data set among clients."""
 
+import heapq
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -249,6 +250,26 @@ class ByColumn(Partition):
                 f"least={self.least}: leave these clients out of the data, or lower least"
             )
         return list(owners.argsort(stable=True).split(sizes.tolist()))
+
+
+def deal_evenly(sizes: Int[Tensor, " n"], num_clients: int) -> Int[Tensor, " n"]:
+    """Client of every piece of some data: each, the largest first, goes to whom has the fewest.
+
+    Args:
+        sizes: Number of examples in each piece.
+        num_clients: Number of clients.
+
+    Example:
+        >>> deal_evenly(torch.tensor([1, 3, 1]), 2)
+        tensor([1, 0, 1])
+    """
+    clients = [(0, client) for client in range(num_clients)]  # a heap of sizes
+    owners = torch.empty_like(sizes)
+    for piece in sizes.argsort(descending=True, stable=True).tolist():
+        held, client = clients[0]
+        owners[piece] = client
+        heapq.heapreplace(clients, (held + int(sizes[piece]), client))
+    return owners
 
 
 def _shuffled(index: Int[Tensor, " n"], rng: Rng) -> Int[Tensor, " n"]:

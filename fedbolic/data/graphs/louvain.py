@@ -1,6 +1,5 @@
 """Graph partitions by communities; the only file that imports networkx."""
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing_extensions import override
 from fedbolic.core.check import at_least, positive
 from fedbolic.core.imports import extra
 from fedbolic.core.rng import Rng
+from fedbolic.data.contract.partition import deal_evenly
 from fedbolic.data.graphs.graph import Graph
 from fedbolic.data.graphs.metis import GraphPartition
 
@@ -72,13 +72,11 @@ class Louvain(GraphPartition):
         edges.add_nodes_from(range(len(graph)))
         edges.add_edges_from(graph.edges[:, graph.edges[0] < graph.edges[1]].T.tolist())
         seed = rng.number() % 2**32 if self.seed is None else self.seed
-        pieces = self._pieces(edges, len(graph) // self.num_clients, seed)
+        pieces = sorted(self._pieces(edges, len(graph) // self.num_clients, seed))
         owned: list[list[int]] = [[] for _ in range(self.num_clients)]
-        smallest = [(0, client) for client in range(self.num_clients)]
-        for piece in sorted(pieces, key=lambda nodes: (-len(nodes), nodes)):
-            size, client = heapq.heappop(smallest)
+        owners = deal_evenly(torch.tensor([len(piece) for piece in pieces]), self.num_clients)
+        for piece, client in zip(pieces, owners.tolist(), strict=True):
             owned[client] += piece
-            heapq.heappush(smallest, (size + len(piece), client))
         return [torch.tensor(nodes).sort().values for nodes in owned]
 
     def _pieces(self, edges: "networkx.Graph", most: int, seed: int) -> Iterator[list[int]]:

@@ -1,6 +1,5 @@
 """Partitions of triples among clients: by relation, by entity, or at random."""
 
-import heapq
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -11,11 +10,22 @@ from typing_extensions import override
 
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
+from fedbolic.data.contract.partition import deal_evenly
 from fedbolic.data.knowledge.triples import Triples
 
 
+@dataclass(frozen=True)
 class TriplePartition(ABC):
-    """A recipe that gives each triple of a graph to one client."""
+    """A recipe that gives each triple of a graph to one client.
+
+    Args:
+        num_clients: Number of clients, at least 1.
+    """
+
+    num_clients: int = 3
+
+    def __post_init__(self) -> None:
+        check.at_least(1, num_clients=self.num_clients)
 
     @abstractmethod
     def owners(self, graph: Triples, rng: Rng) -> Int64[Tensor, " total"]:
@@ -48,16 +58,11 @@ class ByRelation(TriplePartition):
         tensor([0, 0, 1])
     """
 
-    num_clients: int = 3
-
-    def __post_init__(self) -> None:
-        check.at_least(1, num_clients=self.num_clients)
-
     @override
     def owners(self, graph: Triples, rng: Rng) -> Int64[Tensor, " total"]:
         counts = torch.bincount(graph.train[:, 1], minlength=len(graph.relations))
         _require(self.num_clients, int((counts > 0).sum()), "relations with training triples")
-        return _dealt(counts, self.num_clients)[graph.all[:, 1]]
+        return deal_evenly(counts, self.num_clients)[graph.all[:, 1]]
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,13 @@ class ByEntity(TriplePartition):
         num_clients: Number of clients, at least 1.
     """
 
-    num_clients: int = 3
-
-    def __post_init__(self) -> None:
-        check.at_least(1, num_clients=self.num_clients)
-
     @override
     def owners(self, graph: Triples, rng: Rng) -> Int64[Tensor, " total"]:
         counts = torch.bincount(graph.train[:, 0], minlength=len(graph.entities))
         _require(self.num_clients, int((counts > 0).sum()), "heads of training triples")
         order = torch.randperm(len(counts), generator=rng.generator())
         owner = torch.empty_like(order)
-        owner[order] = _dealt(counts[order], self.num_clients)
+        owner[order] = deal_evenly(counts[order], self.num_clients)
         return owner[graph.all[:, 0]]
 
 
@@ -94,11 +94,6 @@ class RandomTriples(TriplePartition):
         num_clients: Number of clients, at least 1.
     """
 
-    num_clients: int = 3
-
-    def __post_init__(self) -> None:
-        check.at_least(1, num_clients=self.num_clients)
-
     @override
     def owners(self, graph: Triples, rng: Rng) -> Int64[Tensor, " total"]:
         _require(self.num_clients, len(graph.train), "training triples")
@@ -108,17 +103,6 @@ class RandomTriples(TriplePartition):
             if isinstance(part, Tensor)
         ]
         return torch.cat(parts)
-
-
-def _dealt(counts: Int64[Tensor, " n"], num_clients: int) -> Int64[Tensor, " n"]:
-    """Client of every group of triples, the largest group first, to whom has the fewest."""
-    clients = [(0, client) for client in range(num_clients)]  # a heap of sizes
-    owners = torch.empty_like(counts)
-    for group in counts.argsort(descending=True, stable=True).tolist():
-        size, client = clients[0]
-        owners[group] = client
-        heapq.heapreplace(clients, (size + int(counts[group]), client))
-    return owners
 
 
 def _require(num_clients: int, found: int, kind: str) -> None:

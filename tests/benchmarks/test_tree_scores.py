@@ -8,14 +8,14 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedbolic.core.rng import Rng
-from fedbolic.data import Hierarchy, random_tree
-from fedbolic.hierarchies.tree_scores import (
+from benchmarks.tree_scores import (
     common_ancestor_score,
     distance_error,
     lowest_common_ancestors,
     tree_distances,
 )
+from fedbolic.core.rng import Rng
+from fedbolic.data import Hierarchy, random_tree
 
 
 def forest():
