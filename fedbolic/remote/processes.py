@@ -16,12 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedbolic.remote.fork_server import MODULES, write_programs
 from fedbolic.run.configuration import SetupError
 
 HOST = "127.0.0.1"
 
-_GRACE = 10.0
-"""Seconds that processes have to exit before they are killed."""
+_GRACE = 1.0
+"""Seconds that processes have to exit before they are killed; SuperNodes would take five."""
 
 _PAUSE = 0.2
 """Seconds between two polls of the processes."""
@@ -58,6 +59,7 @@ class Federation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
             **os.environ,
             "PATH": folders,
             MARK: self.mark,
@@ -100,6 +102,12 @@ class Federation:
         Raises:
             SetupError: If the SuperLink exits or accepts no connection.
         """
+        if sys.platform == "linux" and not simulated:
+            programs = self.folder / "programs"
+            self.environment["PATH"] = f"{programs}{os.pathsep}{self.environment['PATH']}"
+            with write_programs(programs) as listener:
+                words = [sys.executable, "-m", "fedbolic.remote.fork_server", *MODULES]
+                self._launch("forks", words, listener)
         host, port = self.address.split(":")
         link = ["flower-superlink", "--insecure", "--host", host, "--port", port]
         link += ["--disable-runtime-dependency-installation"]
@@ -129,12 +137,14 @@ class Federation:
         while any(map(_serves, self._left())):  # the log may end before the run
             time.sleep(_PAUSE)
 
-    def _launch(self, name: str, words: Sequence[str], output: Any = None) -> subprocess.Popen:
+    def _launch(
+        self, name: str, words: Sequence[str], source: Any = subprocess.DEVNULL, output: Any = None
+    ) -> subprocess.Popen:
         with contextlib.ExitStack() as stack:
             file = output or stack.enter_context((self.folder / f"{name}.log").open("wb"))
             process = subprocess.Popen(
                 words,
-                stdin=subprocess.DEVNULL,
+                stdin=source,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
@@ -146,14 +156,17 @@ class Federation:
 
     def _end(self) -> None:
         """Terminate all processes of the federation and their children; kill any that stay."""
-        for process in reversed(self.processes):
-            process.terminate()
+        self._signal_all(signal.SIGTERM)
         end = time.monotonic() + _GRACE
-        while (left := list(self._left())) and time.monotonic() < end + _GRACE:
-            for pid in left if time.monotonic() > end else ():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while any(self._left()) and time.monotonic() < end + _GRACE:
+            if time.monotonic() > end:
+                self._signal_all(signal.SIGKILL)
             time.sleep(_PAUSE)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in self._left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _left(self) -> Iterator[int]:
         """Ids of this federation's running processes; processes that have ended are reaped."""

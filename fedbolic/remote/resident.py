@@ -5,6 +5,8 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -53,7 +55,9 @@ def connect(*facts: object, parent: int, module: str = __name__) -> Connection:
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
             return Client(str(address))
         address.unlink(missing_ok=True)
-        words = [sys.executable, "-m", module, str(address), str(parent)]
+        forked = None if module != __name__ else shutil.which("fedbolic-resident")
+        program = [forked] if forked else [sys.executable, "-m", module]
+        words = [*program, str(address), str(parent)]
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
         _started.append(process)
         while process.poll() is None:
@@ -128,5 +132,11 @@ def _load() -> Callable[..., Any]:
     return answer
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve at an address until a process ends: the two arguments of this one."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the address is removed
     serve(Path(sys.argv[1]), int(sys.argv[2]), _load)
+
+
+if __name__ == "__main__":
+    main()

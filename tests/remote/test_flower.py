@@ -199,11 +199,11 @@ def kill_node(client_id, path):
     def at_work():
         found = members()
         node = [p for p, words in found.items() if f"partition-id={client_id}" in words]
-        parents = {p: int(Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split()[1])
-                   for p in found if Path(f"/proc/{p}").exists()}  # fmt: skip
-        works = [p for p, words in found.items() if any("flwr-clientapp" in w for w in words)]
-        busy = any(parents.get(parents.get(p)) in node for p in works)
-        return node if busy else None
+        ports = {found[p][found[p].index("--port") + 1] for p in node}
+        works = [words for words in found.values() if any("flwr-clientapp" in w for w in words)]
+        return (
+            node if ports & {word.rpartition(":")[2] for words in works for word in words} else None
+        )
 
     (node,) = wait_for(at_work)
     os.kill(node, signal.SIGKILL)
