@@ -8,7 +8,10 @@ from pathlib import Path
 import yaml
 
 FOLDER = Path(__file__).parents[2] / "configs"
-ENTRY = re.compile(r"^\| \[[^]]+\]\((?P<file>[^)]+)\) \| (?P<about>[^|]+) \| (?P<runs>[\d,]*) ?\|")
+ENTRY = re.compile(
+    r"^\| \[[^]]+\]\((?P<file>[^)]+)\) \| (?P<about>[^|]+) \| (?P<runs>[\d,]*) ?\| "
+    r"(?P<time>[^|]+) \| (?P<where>[^|]+) \|$"
+)
 LINES = (FOLDER / "README.md").read_text().splitlines()
 LISTED = [match for line in LINES if (match := ENTRY.match(line))]
 SWEEPS = {
@@ -34,6 +37,16 @@ def number_of_runs(sweep):
 def test_numbers_of_runs_are_those_of_the_files():
     listed = {entry["file"]: entry["runs"] for entry in LISTED}
     assert listed == {name: number_of_runs(SWEEPS[name]) for name in listed}
+
+
+def test_what_needs_days_is_called_a_template_in_the_list_and_in_the_file():
+    listed = {e["file"] for e in LISTED if "day" in e["time"]}
+    assert listed
+    for entry in LISTED:
+        text = (FOLDER / entry["file"]).read_text()
+        called = "emplate" in text.partition("\nbase:")[0], "template" in entry["where"]
+        assert called in {(True, True), (False, False)}, entry["file"]
+        assert all(called) or entry["file"] not in listed, entry["file"]
 
 
 def test_tables_of_hyperfed_have_every_published_row():
