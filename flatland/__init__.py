@@ -15,6 +15,7 @@ from flatland.rivals.fedgnn import FedGnn
 from flatland.rivals.fedgta import FedGta
 from flatland.rivals.fedpub import FedPub, MaskedGCN
 from flatland.rivals.fedsage import FedSagePlus
+from flatland.rivals.fedstar import FedStar, StructureGIN
 from flatland.rivals.gcfl import Gcfl
 from flatland.rivals.neighbours import NeighbourGenerator
 from flatland.rivals.signatures import ExpandedGCN
@@ -27,6 +28,7 @@ __all__ = [
     "FedGta",
     "FedPub",
     "FedSagePlus",
+    "FedStar",
     "FlatLand",
     "FormanAbs",
     "FormanInverse",
@@ -42,6 +44,7 @@ __all__ = [
     "NeighbourGenerator",
     "PrivateForman",
     "ShiftedCosines",
+    "StructureGIN",
     "Twin",
     "UpdateCosines",
 ]

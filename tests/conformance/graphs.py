@@ -135,10 +135,10 @@ def kept_by(learners, cohorts, shared):
     }
 
 
-def fedavg(method, data, cohorts):
+def fedavg(method, data, cohorts, logits=gcn):
     """Federated averaging of the shared parameters, with the proximal term of FedProx."""
     theta = initial(method, data)
-    learners = {client.id: Learner(method, client, theta) for client in data.clients}
+    learners = {client.id: Learner(method, client, theta, logits) for client in data.clients}
     names = shared_names(method, theta)
     theta = {n: theta[n] for n in names}
     for cohort in cohorts:
@@ -150,9 +150,9 @@ def fedavg(method, data, cohorts):
         ends = [learners[i].train(received, proximal) for i in cohort]
         mean = average(ends, weights_of(method, data, cohort))
         theta = {n: mean[n] for n in names}
-    models = models_of(learners, dict.fromkeys(learners, theta))
+    models = models_of(learners, dict.fromkeys(learners, theta), logits)
     if len(names) == len(learners[0].p):
-        models[None] = lambda graph: gcn(graph, theta)
+        models[None] = lambda graph: logits(graph, theta)
     return End({"parameters": theta}, kept_by(learners, cohorts, names), models)
 
 

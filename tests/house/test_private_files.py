@@ -38,10 +38,10 @@ PAIRS = HierarchySplit | TripleSplit
 CHANGES = {"rounds": 1, "sends": "table", "backbone": MLP((2,)), "dim": 2}
 COVERED = {
     "Apfl": "apfl", "Ditto": "ditto", "FedALA": "fedala", "FedAvg": "fedavg", "FedCP": "fedcp",
-    "FedDyn": "feddyn", "FedRep": "fedrep", "FedRoD": "fedrod", "FlatLand": "flatland",
-    "GPFL": "gpfl", "HierarchyEmbedding": "hierarchies", "HyperFed": "hyperfed/h_ce",
-    "KnowledgeEmbedding": "knowledge", "Moon": "moon", "PFedMe": "pfedme",
-    "PerFedAvg": "perfedavg",
+    "FedDyn": "feddyn", "FedRep": "fedrep", "FedRoD": "fedrod", "FedStar": "fedstar",
+    "FlatLand": "flatland", "GPFL": "gpfl", "HierarchyEmbedding": "hierarchies",
+    "HyperFed": "hyperfed/h_ce", "KnowledgeEmbedding": "knowledge", "Moon": "moon",
+    "PFedMe": "pfedme", "PerFedAvg": "perfedavg",
 }  # fmt: skip
 REFUSED = {
     "Apple": "apple", "ClosedFormHead": "closed_form_head/end", "FedAMP": "fedamp",
