@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.script import parser
 from benchmarks.table import half_width, head, interval, line
 from fedbolic.report.table_rows import find
-from fedbolic.report.text_report import G_FL, summary
+from fedbolic.report.text_report import G_FL, P_FL, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,14 +25,14 @@ WIDE = 100.0
 """Ratio of the parameter's values above which the axis is logarithmic."""
 
 
-def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> str:
-    """Draw one sweep, accuracy on the server's test set over the parameter; return its table."""
+def panel(axes: "Axes", folder: Path, colours: dict[str, str], score: str = G_FL) -> str:
+    """Draw one sweep, a score over the parameter; return its table."""
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     parameter = ""
     for setting in sorted(path for path in folder.iterdir() if path.is_dir()):
         parameter, _, value = setting.name.partition(" ")
         for row in find(setting):
-            found = [summary(run.rows()).get(G_FL) for run in row.finished]
+            found = [summary(run.rows()).get(score) for run in row.finished]
             values = [accuracy for accuracy in found if accuracy is not None]
             if values:
                 lines.setdefault(row.name, []).append((float(value), values))
@@ -64,13 +64,15 @@ def main() -> None:
     args = parser(__doc__)
     args.add_argument("folders", type=Path, nargs="+", help="folders of sweeps with settings")
     args.add_argument("--plot", type=Path, default=Path("figure5.png"), help="file of the figure")
+    args.add_argument("--clients", action="store_true", help="accuracy at the clients")
     options = args.parse_args()
+    score = P_FL if options.clients else G_FL
     canvas = Figure(figsize=(4.5 * len(options.folders), 3.5), layout="constrained")
     FigureCanvasAgg(canvas)
     panels = canvas.subplots(1, len(options.folders), squeeze=False)[0]
     colours: dict[str, str] = {}
     for axes, folder in zip(panels, options.folders, strict=True):
-        print(f"**{folder.name}**\n\n{panel(axes, folder, colours)}\n")
+        print(f"**{folder.name}**\n\n{panel(axes, folder, colours, score)}\n")
     canvas.savefig(options.plot, dpi=100)
     print(options.plot)
 

@@ -169,7 +169,7 @@ def ours(one: Figures) -> list[str]:
 
 def baselines(one: Figures) -> list[str]:
     """Names of the baselines' rows."""
-    return [name for name in ("kNN", "1NN", "SBFC", *GRADIENTS) if name in one]
+    return [name for name in ("kNN", "1NN", "SBFC", *GRADIENTS, "majority") if name in one]
 
 
 def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
