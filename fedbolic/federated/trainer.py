@@ -365,8 +365,7 @@ class Trainer:
         aggregation: PlainAggregation,
     ) -> list[Client]:
         """Clients of an exchange, whose sample of an epoch is drawn by its first round's stream."""
-        place = state.round % self.cohort.period(len(data.clients))
-        first = state.round + 1 - place
+        first, place = self.cohort.place(state.round, len(data.clients))
         order = aggregation.order(state.privacy, rng, first, state.exchange)
         return [data.clients[i] for i in self._members(phase, data, state, order, place=place)]
 

@@ -10,9 +10,11 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.federated import Trainer
 from fedbolic.federated.accounting.ledger import PrivacyLedger
-from fedbolic.testing.audit_checks import structural_faults, sum_noise
+from fedbolic.federated.privacy.aggregation import PrivateAggregation
+from fedbolic.testing.audit_checks import noise_covariance, structural_faults, sum_noise
 from fedbolic.testing.canaries import Canaries, canary_data, released_by
 
 CONFIDENCE = 0.95
@@ -137,17 +139,21 @@ def attacked(
     ledger, trainer = _settled(trainer, num_clients, rounds)
     size = trainer.cohort.expected_size(num_clients)
     std = sum_noise(trainer.privacy or _refused(), ledger.noise_multiplier, size)
-    method, coins, scores = Canaries(rounds, num_clients), [], []
+    method, coins, scores, asked = Canaries(rounds, num_clients), [], [], []
     for number in range(-(-planted // num_clients)):
         present = Rng(seed).at("coins", number).numpy().random(num_clients) < 0.5
         data, resumed = canary_data(present), rounds > 1
         found = released_by(trainer, method, data, seed + number, resumed=resumed)
+        members = _members(trainer, method, num_clients, seed + number, found.states[0].privacy)
+        sums = found.deltas * size / found.bounds[:, None]
         coins.append(present)
-        scores.append(_scores(found.deltas * size / found.bounds[:, None], ledger, std))
-    generator = Rng(seed).at("ideal").numpy()
-    share = max(GUESSED, key=lambda s: _ideal(ledger, std, planted, s, generator))
+        asked.append(members)
+        scores.append(_scores(sums, members, ledger, std))
+    generator, known = Rng(seed).at("ideal").numpy(), np.concatenate(asked, axis=1)
+    ideals = {share: _ideal(ledger, std, known, share, generator) for share in GUESSED}
+    share = max(ideals, key=lambda s: ideals[s])
     bound = bound_by_guesses(np.concatenate(scores), np.concatenate(coins), share, ledger.dp_delta)
-    return bound, _ideal(ledger, std, sum(map(len, coins)), share, generator)
+    return bound, _ideal(ledger, std, known, share, generator)
 
 
 def _settled(trainer: Trainer, num_clients: int, rounds: int) -> tuple[PrivacyLedger, Trainer]:
@@ -162,24 +168,38 @@ def _refused() -> NoReturn:
     raise ValueError("only a run with privacy is audited")
 
 
-def _steps(
-    deltas: Float64[ndarray, "rounds n"], ledger: PrivacyLedger, std: float
-) -> tuple[Float64[ndarray, "steps n"], float, float]:
-    """Independent observations, the deviation of their noise, and the chance to be in one."""
-    if ledger.correlation == "tree":
-        period = min(ledger.period, len(deltas))
-        whole = len(deltas) // period * period
-        sums = deltas[:whole].reshape(-1, period, deltas.shape[1]).sum(axis=1)
-        return sums, std * period.bit_count() ** 0.5, 1.0
-    return deltas, std, 1 / ledger.period if ledger.participation == "once" else ledger.rate
+def _members(
+    trainer: Trainer, method: Canaries, num_clients: int, seed: int, key: Tree
+) -> Bool[ndarray, "rounds n"]:
+    """Clients that are asked in every round, as whoever sees the requests knows."""
+    cohort, found = trainer.cohort, np.zeros((method.rounds, num_clients), dtype=bool)
+    privacy = trainer.privacy or _refused()
+    aggregation = PrivateAggregation.of_run(privacy, method, cohort, num_clients)
+    for done, row in enumerate(found):
+        first, place = cohort.place(done, num_clients)
+        stream = aggregation.order(key, Rng(seed), first, 0).at("cohort")
+        row[list(cohort.sample(range(num_clients), stream, place=place))] = True
+    return found
 
 
 def _scores(
-    deltas: Float64[ndarray, "rounds n"], ledger: PrivacyLedger, std: float
+    deltas: Float64[ndarray, "rounds n"],
+    members: Bool[ndarray, "rounds n"],
+    ledger: PrivacyLedger,
+    std: float,
 ) -> Float64[ndarray, " n"]:
-    """Logarithm of the likelihood ratio of being in the run, for every canary."""
-    seen, std, rate = _steps(deltas, ledger, std)
-    return log_ratio(seen, std, rate).sum(axis=0)
+    r"""Logarithm of the likelihood ratio of being in the run, for every canary.
+
+    .. math:: s^T K^{-1} (x - s / 2) / \sigma^2
+
+    K is the covariance of the noise of the rounds, and s says in which of them the canary takes
+    part. Where that is secret, the ratio is that of a mixture over all choices.
+    """
+    if ledger.participation in ("poisson", "fixed"):
+        return log_ratio(deltas, std, ledger.rate).sum(axis=0)
+    precision = np.linalg.inv(noise_covariance(ledger))
+    found: Float64[ndarray, " n"] = (members * (precision @ (deltas - members / 2))).sum(axis=0)
+    return found / std**2
 
 
 def log_ratio(
@@ -204,21 +224,21 @@ def log_ratio(
 
 
 def _ideal(
-    ledger: PrivacyLedger, std: float, planted: int, share: float, generator: np.random.Generator
+    ledger: PrivacyLedger,
+    std: float,
+    members: Bool[ndarray, "rounds n"],
+    share: float,
+    generator: np.random.Generator,
 ) -> float:
     """Mean bound of the attack on draws of the ideal mechanism."""
-    found = []
-    blank = np.zeros((ledger.rounds, planted))
-    seen, wide, rate = _steps(blank, ledger, std)
-    single = replace(ledger, correlation="none") if ledger.correlation == "tree" else ledger
+    found, root = [], np.linalg.cholesky(noise_covariance(ledger))
     for _ in range(IDEAL_DRAWS):
-        present = generator.random(planted) < 0.5
-        into = generator.random(seen.shape) < rate
-        drawn = present * into + wide * generator.standard_normal(seen.shape)
-        if ledger.correlation == "tree":
-            scores = ((drawn - 0.5) / wide**2).sum(axis=0)
-        else:
-            scores = _scores(drawn, single, wide)
+        present = generator.random(members.shape[1]) < 0.5
+        into = members
+        if ledger.participation in ("poisson", "fixed"):
+            into = generator.random(members.shape) < ledger.rate
+        drawn = present * into + std * (root @ generator.standard_normal(members.shape))
+        scores = _scores(drawn, members, ledger, std)
         found.append(bound_by_guesses(scores, present, share, ledger.dp_delta))
     return float(np.mean(found))
 

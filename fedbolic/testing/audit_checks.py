@@ -4,9 +4,12 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 from scipy import stats
+from scipy.linalg import toeplitz
 
 from fedbolic.core.rng import Rng
 from fedbolic.federated import ClientPrivacy, Trainer
+from fedbolic.federated.accounting.banded_noise import DIGITS, banded_coefficients
+from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
@@ -51,6 +54,41 @@ def sum_noise(privacy: ClientPrivacy, noise_multiplier: float, size: float) -> f
         return noise_multiplier
     count = privacy.adaptive.count_noise or max(size / 20, noise_multiplier)
     return 1 / (1 / noise_multiplier**2 - 1 / (2 * count) ** 2) ** 0.5
+
+
+def noise_covariance(ledger: PrivacyLedger) -> Float64[ndarray, "rounds rounds"]:
+    """Covariance of the noise of the rounds of a run, over the variance of independent noise.
+
+    Args:
+        ledger: Ledger of the run.
+
+    References:
+        As those of :func:`~fedbolic.federated.accounting.tree_noise.add_leaf` and
+        :func:`~fedbolic.federated.accounting.banded_noise.banded_coefficients`.
+    """
+    n, period = ledger.rounds, ledger.period
+    if ledger.correlation == "none":
+        return np.eye(n)
+    if ledger.correlation == "banded":
+        column = np.pad(band := banded_coefficients(n, min(period, n)), (0, n - len(band)))
+        root = np.linalg.norm(column) * np.linalg.inv(toeplitz(column, np.zeros(n)))
+        return root @ root.T
+    width = 2 * period.bit_length()  # a node's place among the numbers of one subtree of a round
+    own = np.eye(period * width).reshape(period, width, -1)
+
+    def estimate(level: int, place: int) -> Float64[ndarray, " nodes"]:
+        if level == 0:
+            return own[place, 0]
+        weight = 1 / (2 * (1 - 2.0 ** (-level - 1)))
+        halves = estimate(level - 1, 2 * place) + estimate(level - 1, 2 * place + 1)
+        return weight * own[place << level, level] + (1 - weight) * halves
+
+    sums = np.zeros((period + 1, own.shape[2]))
+    for t in range(1, period + 1):
+        for level in range(t.bit_length()):
+            sums[t] += estimate(level, (t >> level) - 1) if t >> level & 1 else 0
+    growth = np.diff(sums, axis=0)
+    return np.kron(np.eye(-(-n // period)), growth @ growth.T)[:n, :n]
 
 
 def structural_faults(
@@ -140,14 +178,17 @@ def _faults_of_noise(
     found = released_by(trainer, method, data, seed)
     sums = found.deltas * size
     std = sum_noise(privacy, noise_multiplier, size)
-    noise = sums / found.bounds[:, None] / std
-    faults = faults_of_shape(noise[0])
-    if privacy.correlation == "none":
-        faults += faults_of_shape(noise[1])
-        if abs(np.corrcoef(noise[0], noise[1])[0, 1]) > stats.norm.isf(RARE) * 1.1 / dim**0.5:
-            faults.append("the noise of two rounds is correlated")
+    ledger = privacy.ledger(trainer.cohort, num_clients, method.rounds)
+    root = np.linalg.cholesky(noise_covariance(ledger))
+    noise = np.linalg.solve(root, sums / found.bounds[:, None] / std)  # as independent noise
+    faults = [*faults_of_shape(noise[0]), *faults_of_shape(noise[1])]
+    if abs(np.corrcoef(noise[0], noise[1])[0, 1]) > stats.norm.isf(RARE) * 1.1 / dim**0.5:
+        faults.append("the noise of two rounds is correlated otherwise than the ledger assumes")
     if privacy.placement == "server":
-        grid = GaussianGrid(dim, float(found.bounds[0]), std * float(found.bounds[0]))
+        grid = GaussianGrid(
+            *(dim, bound := float(found.bounds[0]), std * bound * root[0, 0]),
+            DIGITS if ledger.correlation == "banded" else 0,
+        )
         faults += _faults_of_digits(sums[0] / grid.unit)
     again = next(trainer.run(method, data, Rng(seed), found.states[0]))[0]
     if not np.array_equal(again.server_state["released"].numpy(), found.deltas[0]):

@@ -58,8 +58,9 @@ OTHER = "privacy/epsilon_without_sampling"
         (Cohort(0.4), {}),
         (ONCE, {}),
         (ONCE, {"correlation": "tree"}),
+        (Cohort(0.4, sampling="cyclic"), {"correlation": "banded"}),
     ],
-    ids=["all", "adaptive", "poisson", "fixed", "once", "tree"],
+    ids=["all", "adaptive", "poisson", "fixed", "once", "tree", "banded"],
 )
 def test_nodes_do_what_a_simulation_does(cohort, settings, tmp_path):
     """Server state and rows, the noise included, and one epsilon more where cohorts are samples."""

@@ -38,9 +38,13 @@ SAMPLED = Trainer(cohort=Cohort(0.3, sampling="poisson"), privacy=PRIVACY)
             cohort=Cohort(0.25, sampling="once"),
             privacy=dataclasses.replace(PRIVACY, correlation="tree"),
         ),
+        Trainer(
+            cohort=Cohort(0.5, sampling="cyclic"),
+            privacy=dataclasses.replace(PRIVACY, correlation="banded"),
+        ),
         Trainer(privacy=dataclasses.replace(PRIVACY, placement="clients")),
     ],
-    ids=["all", "adaptive", "poisson", "fixed", "once", "tree", "clients"],
+    ids=["all", "adaptive", "poisson", "fixed", "once", "tree", "banded", "clients"],
 )
 def test_a_sound_run_has_no_fault_and_stays_below_its_ledger(trainer):
     found = audit(trainer, 40, 4, planted=400)

@@ -22,7 +22,7 @@ from fedbolic.federated.accounting.gaussian import check_delta, gaussian_epsilon
 from fedbolic.federated.accounting.tree_noise import tree_height
 
 Neighbours: TypeAlias = Literal["add/remove", "replace"]
-Correlation: TypeAlias = Literal["none", "tree"]
+Correlation: TypeAlias = Literal["none", "tree", "banded"]
 Unit: TypeAlias = Literal["client", "example", "edge", "leaf"]
 
 SMALLEST_DELTA = 1e-10
@@ -58,7 +58,8 @@ class PrivacyLedger:
     * ``fixed``: a uniform sample of fixed size. By Rényi divergences, an upper bound.
     * ``once``: cohorts that are not sampled, each client in one round of an epoch of 1 / ``rate``
       rounds. Exact: a client changes one release of an epoch or, under noise that is correlated by
-      a tree over the rounds of an epoch, one node on every level of the tree.
+      a tree over the rounds of an epoch, one node on every level of the tree. Under banded noise,
+      exact after whole epochs, it changes one column of the matrix in an epoch.
 
     Samples need dp-accounting, the extra ``accounting``, and must be secret: whoever sees a client
     take part must count it by ``everyone`` or ``once``.
@@ -71,8 +72,9 @@ class PrivacyLedger:
             ``add/remove``.
         rate: Probability of a client to be in a sum, in (0, 1]; 1 for ``everyone``, one over the
             number of rounds of an epoch for ``once``.
-        noise_multiplier: Standard deviation of the noise (of one node if there is a tree; the
-            scale if the noise is Laplace) over the bound, above 0.
+        noise_multiplier: Standard deviation of the noise (of one node if there is a tree; of a
+            round's own noise over the norm of a column if it is banded; the scale if it is
+            Laplace) over the bound, above 0.
         dp_delta: Delta, in (0, 1), smaller than one over the number of clients.
         rounds: Largest number of releases, at least 1.
         unit: Owner of a contribution: a ``client`` with all of its data, as said above, a single
@@ -80,8 +82,9 @@ class PrivacyLedger:
             ``add/remove``.
         cost: Cost of one release to ``everyone`` if its noise is not Gaussian; ``dp_delta`` may be
             0 if that cost is pure.
-        correlation: Correlation of the noise of the rounds of an epoch, by a ``tree`` or ``none``;
-            a tree requires ``once``.
+        correlation: Correlation of the noise, by a ``tree`` over the rounds of an epoch, by a
+            ``banded`` matrix over all rounds, or ``none``; both require ``once``, and a banded
+            matrix no more bands than rounds between any two of a client.
 
     Raises:
         ValueError: If an argument is out of range, or the relation or the cost does not fit the
@@ -127,7 +130,7 @@ class PrivacyLedger:
             )
         if self.participation == "everyone" and self.rate != 1:
             raise ValueError(f"the rate of everyone is 1, got {self.rate}")
-        if self.correlation == "tree" and self.participation != "once":
+        if self.correlation != "none" and self.participation != "once":
             raise ValueError(
                 f"no bound is known here for correlated noise and clients by {self.participation}: "
                 "each must take part once in an epoch"
@@ -182,11 +185,14 @@ class PrivacyLedger:
                 return gaussian_epsilon(self.dp_delta, self._multiplier, changed)
 
     def _changed(self, num_releases: int) -> int:
-        """Largest number of noisy sums that one client changes, if it is in one of each epoch."""
+        """Largest number of noisy sums that one client changes, if it is in one of each epoch.
+
+        Columns of a banded matrix have the norm 1 and disjoint rows, so each counts as a sum.
+        """
         epochs, rest = divmod(num_releases, self.period)
-        if self.correlation == "none":
-            return epochs + (rest > 0)
-        return epochs * tree_height(self.period) + tree_height(rest)
+        if self.correlation == "tree":
+            return epochs * tree_height(self.period) + tree_height(rest)
+        return epochs + (rest > 0)
 
     def renyi_epsilon(self, num_releases: int) -> float:
         """Epsilon by Rényi divergences, an upper bound for every participation in Gaussian noise.

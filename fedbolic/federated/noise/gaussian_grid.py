@@ -30,6 +30,7 @@ class GaussianGrid:
         size: Number of coordinates, d, at least 1.
         bound: Clipping bound, b, above 0.
         std: Standard deviation of the noise, sigma, above 0.
+        digits: Binary digits of the noise below the grid's unit.
 
     Raises:
         ValueError: If a value is out of range, or there is so much noise on so many coordinates
@@ -45,6 +46,7 @@ class GaussianGrid:
     size: int
     bound: float
     std: float
+    digits: int = 0
 
     def __post_init__(self) -> None:
         check.at_least(1, size=self.size)
@@ -58,7 +60,7 @@ class GaussianGrid:
     @property
     def unit(self) -> float:
         """Length of the grid's unit, u, a power of two."""
-        least = max(self.bound / FINEST, self.std / LARGEST_SCALE)
+        least = max(self.bound / FINEST, self.std * 2**self.digits / LARGEST_SCALE)
         return 2.0 ** math.ceil(math.log2(least) + 1e-9)
 
     @property
@@ -91,12 +93,13 @@ class GaussianGrid:
             found = torch.where(norms <= largest, found, (found * 0.999).trunc_())
 
     def noise(self, stream: SecretStream) -> Int64[Tensor, " size"]:
-        """Noise of a sum in units of the grid, on the CPU.
+        """Noise of a sum on the CPU, in units of the grid or, with ``digits``, of parts of it.
 
         Args:
             stream: Secret random stream that serves nothing else.
         """
-        drawn = rounded_gaussian(stream, self.size, scale=self.std / self.unit)
+        scale = self.std / self.unit * 2**self.digits
+        drawn = rounded_gaussian(stream, self.size, scale=scale)
         return torch.from_numpy(drawn)
 
     def scaled(self, total: Int64[Tensor, " size"]) -> Float[Tensor, " size"]:

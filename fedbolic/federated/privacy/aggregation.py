@@ -14,6 +14,11 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import FederatedData
+from fedbolic.federated.accounting.banded_noise import (
+    DIGITS,
+    add_round,
+    banded_coefficients,
+)
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.accounting.tree_noise import add_leaf
 from fedbolic.federated.aggregators.aggregator import as_double, cast_like
@@ -35,8 +40,8 @@ class PrivateAggregation(PlainAggregation):
     """Private aggregation of the updates of one run.
 
     The state of a run's privacy holds the ``key`` of cohorts and noise, the version of their
-    ``draws``, the clipping bound ``clip_norm`` and, under correlated noise, the noise of the
-    ``nodes`` of the tree that are still needed.
+    ``draws``, the clipping bound ``clip_norm`` and, under correlated noise, that of the ``nodes``,
+    parts of a tree or earlier rounds, which is still needed.
 
     Args:
         privacy: Settings.
@@ -76,6 +81,14 @@ class PrivateAggregation(PlainAggregation):
         everyone = method.traits.cohort == "all"
         size = float(num_clients) if everyone else cohort.expected_size(num_clients)
         return cls(privacy, ledger, size, ledger.without_sampling() if seen else None)
+
+    @property
+    def bands(self) -> tuple[float, ...]:
+        """Coefficients of banded noise; empty for other noise."""
+        if self.privacy.correlation != "banded":
+            return ()
+        rounds = self.ledger.rounds
+        return banded_coefficients(rounds, min(self.ledger.period, rounds))
 
     @override
     def check_covers(self, phase: Method, server_state: Tree) -> None:
@@ -160,7 +173,8 @@ class PrivateAggregation(PlainAggregation):
         if adaptive is not None:
             noise, count_noise = adaptive.split(noise, self.size)
         size = sum(leaf.numel() for leaf in tree.tensors(form["delta"]).values())
-        grid = GaussianGrid(size, bound, noise * bound)
+        digits, norm = (DIGITS, math.hypot(*self.bands)) if self.bands else (0, 1.0)
+        grid = GaussianGrid(size, bound, noise * bound * norm, digits)
         total, within = _rounded_sum(updates, form["delta"], grid)
         if adaptive is not None:
             count = _noisy_count(within, count_noise, stream.at("count"))
@@ -185,6 +199,10 @@ class PrivateAggregation(PlainAggregation):
             return sum(drawn, torch.zeros(grid.size, dtype=torch.int64)), state
         if self.privacy.correlation == "none":
             return grid.noise(stream.at("noise")), state
+        if self.bands:
+            own = grid.noise(stream.at("noise"))
+            nodes, drawn = add_round(state.get("nodes", {}), own, self.bands)
+            return drawn, {**state, "nodes": nodes}
         place = (round - 1) % self.ledger.period
         epoch = self.stream(state, round - place).at("tree")
         nodes, growth = add_leaf(

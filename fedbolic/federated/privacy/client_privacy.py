@@ -130,17 +130,20 @@ class ClientPrivacy:
             of the sum of all rounds so far, which is what the model sees, then grows with the
             logarithm of their number. With ``ServerSGD`` this is DP-FTRL, with its momentum
             DP-FTRLM. A tree requires that each client takes part once in an epoch,
-            ``Cohort(sampling="once")``, and needs no secret samples.
+            ``Cohort(sampling="once")``, and needs no secret samples. ``banded`` noise is optimal
+            for the sums of all rounds among those by a Toeplitz matrix with as many bands as an
+            epoch has rounds; it requires ``Cohort(sampling="cyclic")`` (DP-BandMF without samples).
 
     Raises:
         ValueError: If a value is out of range, neither ``epsilon`` nor ``noise_multiplier`` is
-            given, or clients add noise under adaptive clipping, or (from ``ledger``) a tree does
-            not fit the cohort.
+            given, or clients add noise under adaptive clipping, or (from ``ledger``) correlated
+            noise does not fit the cohort.
 
     References:
         McMahan et al. (2018), Algorithm 1, arXiv:1710.06963; Kairouz et al. (2021), Practical and
         private (deep) learning without sampling or shuffling, Algorithm 1 with the restarts of
-        App. D, arXiv:2103.00039.
+        App. D, arXiv:2103.00039; Choquette-Choo et al. (2023), (Amplified) banded matrix
+        factorization, arXiv:2306.08153.
 
     Example:
         >>> from fedbolic.data import IID, Digits, Partitioned
@@ -177,7 +180,7 @@ class ClientPrivacy:
                 "adaptive clipping needs a count that the server makes private: use "
                 "placement='server', or no adaptive clipping"
             )
-        if self.correlation == "tree" and (self.adaptive or self.placement == "clients"):
+        if self.correlation != "none" and (self.adaptive or self.placement == "clients"):
             raise ValueError(
                 "correlated noise has one size in all rounds, and the server adds it: use "
                 "placement='server' and no adaptive clipping"
@@ -215,7 +218,12 @@ class ClientPrivacy:
                 f"dp_delta must be below one over the number of clients, {1 / num_clients:.2g}, or "
                 f"publishing one of them at random would count as private; got {self.dp_delta}"
             )
-        once = cohort.sampling == "once" and kind != "all"
+        once = cohort.sampling in ("once", "cyclic") and kind != "all"
+        if self.correlation == "banded" and not (once and cohort.sampling == "cyclic"):
+            raise ValueError(
+                "banded noise covers clients that wait for as many rounds as an epoch has: set "
+                "cohort.sampling to cyclic"
+            )
         if self.correlation == "tree" and not once:
             raise ValueError(
                 "noise that is correlated by a tree covers clients that take part once in an "

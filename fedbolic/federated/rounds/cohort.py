@@ -24,19 +24,20 @@ class Cohort:
             ``poisson`` for an independent choice of every client, which may choose none and is
             therefore only for runs with ``privacy``; ``once`` for cohorts of the same size, the
             last of which may be smaller, by a random order that is new in every epoch: each client
-            takes part in one round of an epoch.
+            takes part in one round of an epoch; ``cyclic`` for the same with one order for all
+            epochs, so that a client waits for as many rounds as an epoch has.
 
     Raises:
         ValueError: If ``rate`` is outside (0, 1], or ``sampling`` is unknown.
     """
 
     rate: float = 1.0
-    sampling: Literal["fixed", "poisson", "once"] = "fixed"
+    sampling: Literal["fixed", "poisson", "once", "cyclic"] = "fixed"
 
     def __post_init__(self) -> None:
         check.positive(rate=self.rate)
         check.rate(rate=self.rate)
-        check.one_of(("fixed", "poisson", "once"), sampling=self.sampling)
+        check.one_of(("fixed", "poisson", "once", "cyclic"), sampling=self.sampling)
 
     def expected_size(self, num_clients: int) -> float:
         """Expected number of sampled clients; their exact number if that is fixed.
@@ -55,9 +56,19 @@ class Cohort:
         Args:
             num_clients: Number of clients of the federation, at least 1.
         """
-        if self.sampling != "once":
+        if self.sampling not in ("once", "cyclic"):
             return 1
         return math.ceil(num_clients / self.expected_size(num_clients))
+
+    def place(self, done: int, num_clients: int) -> tuple[int, int]:
+        """Round, from 1, whose stream draws the next sample, and that sample's place in its order.
+
+        Args:
+            done: Number of rounds before.
+            num_clients: Number of clients of the federation, at least 1.
+        """
+        place = done % self.period(num_clients)
+        return (1 if self.sampling == "cyclic" else done + 1 - place), place
 
     def sample(
         self, ids: Sequence[int], stream: Rng | SecretStream, *, place: int = 0
@@ -70,7 +81,7 @@ class Cohort:
 
         Args:
             ids: Ids of all clients.
-            stream: Random stream of the exchange; with ``once``, of the first round of its epoch.
+            stream: Random stream of the exchange; see :meth:`place`.
             place: Number of the round in its epoch, from 0.
         """
         if self.sampling == "poisson":

@@ -26,7 +26,9 @@ from fedbolic.methods import PrivateSteps
 from tests.federated.simple_method import RNG, SMALL, federation
 
 DATA = federation((7, 4, 12, 5, 6, 3, 8, 9, 4, 7))
-POISSON, FIXED, ONCE = (Cohort(0.4, sampling=kind) for kind in ("poisson", "fixed", "once"))
+POISSON, FIXED, ONCE, CYCLIC = (
+    Cohort(0.4, sampling=kind) for kind in ("poisson", "fixed", "once", "cyclic")
+)
 PLAIN = ClientPrivacy(dp_delta=1e-3, noise_multiplier=1.0, clip_norm=0.1)
 KINDS = {
     "server": (PLAIN, POISSON),
@@ -35,6 +37,7 @@ KINDS = {
     "adaptive": (dataclasses.replace(PLAIN, adaptive=AdaptiveClipping()), POISSON),
     "clients": (dataclasses.replace(PLAIN, placement="clients"), FIXED),
     "tree": (dataclasses.replace(PLAIN, correlation="tree"), ONCE),
+    "banded": (dataclasses.replace(PLAIN, correlation="banded"), CYCLIC),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 STEPS = PrivateSteps(SMALL, steps=3, rate=0.5, dp_delta=1e-4)
@@ -90,7 +93,9 @@ def test_no_secret_bytes_serve_two_purposes(method, monkeypatch):
     list(trainer.run(method, DATA, RNG))
     assert len(set(hashed)) > 3
     repeated = {text for text in hashed if hashed.count(text) > 1}
-    assert repeated <= {text for text in hashed if cohort is ONCE and text.endswith(b"'cohort')")}
+    assert repeated <= {
+        text for text in hashed if cohort in (ONCE, CYCLIC) and text.endswith(b"'cohort')")
+    }
 
 
 @every_kind

@@ -1,0 +1,143 @@
+"""Banded noise against dense matrices, JAX-Privacy's optimum, and the runs that it is for."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import toeplitz
+
+from fedbolic.federated import AdaptiveClipping, ClientPrivacy, Cohort, Trainer, TrainerState
+from fedbolic.federated.accounting.banded_noise import DIGITS, add_round, banded_coefficients
+from fedbolic.federated.accounting.gaussian import gaussian_epsilon
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.noise.draws import SystemKeys
+from tests.federated.simple_method import (
+    RNG,
+    SMALL,
+    assert_same,
+    federation,
+    rows_of,
+    saved_and_loaded,
+    train,
+)
+
+OPTIMA = {
+    (30, 5): 2.284169,
+    (128, 128): 2.397178,
+    (128, 32): 2.565281,
+    (128, 8): 3.432825,
+    (512, 64): 3.304128,
+}
+"""Root of the mean squared error of all sums times the norm of a column, by rounds and bands: what
+`toeplitz.optimize_banded_toeplitz` of jax-privacy 2.0.0 finds in the strategy `banded-toeplitz` of
+its `examples/dpmf_strategy_optimization.py` (whose sensitivity is that of one participation)."""
+
+DATA = federation((7, 4, 12, 5, 6))
+CYCLIC = Cohort(0.4, sampling="cyclic")  # cohorts of 2, 2 and 1 clients
+BANDED = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, correlation="banded")
+METHOD = dataclasses.replace(SMALL, rounds=5)
+
+
+def dense(coefficients, rounds):
+    return toeplitz(np.pad(coefficients, (0, rounds - len(coefficients))), np.zeros(rounds))
+
+
+@pytest.mark.parametrize(("rounds", "bands"), OPTIMA)
+def test_the_error_is_that_of_jax_privacy(rounds, bands):
+    coefficients = banded_coefficients(rounds, bands)
+    matrix = dense(coefficients, rounds)
+    sums = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(matrix)
+    error = (np.square(sums).sum() / rounds) ** 0.5 * np.linalg.norm(matrix[:, 0])
+    assert error == pytest.approx(OPTIMA[rounds, bands], rel=1e-3)  # the goal is 1 %
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3])
+def test_no_client_that_waits_changes_more_than_the_ledger_counts(bands):
+    """All choices of rounds that are at least as far apart as there are bands, any directions."""
+    rounds = 7
+    coefficients = banded_coefficients(rounds, bands)
+    matrix, most = dense(coefficients, rounds) / np.linalg.norm(coefficients), 0.0
+    for chosen in itertools.product([0, 1], repeat=rounds):
+        places = np.flatnonzero(chosen)
+        if len(places) and np.diff(places).min(initial=rounds) >= bands:
+            columns = matrix[:, places]
+            # any vectors of norm 1: the sum of all products, which are those of the columns
+            most = max(most, float(np.abs(columns.T @ columns).sum()))
+    ledger = PrivacyLedger("once", "add/remove", 1 / bands, 2.0, 1e-5, rounds, correlation="banded")
+    counted = -(-rounds // bands)
+    assert most <= counted + 1e-12
+    assert ledger.epsilon(rounds) == gaussian_epsilon(1e-5, 2.0, counted)
+    assert most > counted - 1  # the last column may be cut off
+
+
+def noise_of(coefficients, own):
+    nodes, found = {}, []
+    for z in own:
+        nodes, noise = add_round(nodes, z, coefficients)
+        assert len(nodes) < max(2, len(coefficients))
+        found.append(noise)
+    return torch.stack(found)
+
+
+def test_the_noise_is_that_of_the_inverse_matrix():
+    coefficients = banded_coefficients(12, 4)
+    own = torch.from_numpy(np.random.default_rng(0).integers(-(2**28), 2**28, (12, 3)))
+    expected = np.linalg.inv(dense(coefficients, 12)) @ own.numpy() / 2**DIGITS
+    np.testing.assert_allclose(noise_of(coefficients, own).numpy(), expected, rtol=0, atol=2)
+
+
+def test_releases_follow_from_the_noisy_product_alone():
+    """Other sums and noise with the same product give the same releases, to the last digit."""
+    coefficients = banded_coefficients(12, 4)
+    draws = np.random.default_rng(1)
+    sums, others = (torch.from_numpy(draws.integers(-999, 999, (12, 3))) for _ in range(2))
+    own = torch.from_numpy(draws.integers(-(2**20), 2**20, (12, 3)))
+    whole = torch.from_numpy((dense(coefficients, 12) * 2**DIGITS).astype(np.int64))
+    moved = own + whole @ (sums - others)
+    first = sums + noise_of(coefficients, own)
+    assert torch.equal(first, others + noise_of(coefficients, moved))
+
+
+def test_every_client_waits_for_as_many_rounds_as_there_are_bands(monkeypatch):
+    found, run = [], Sequential.run
+
+    def watched(self, exchange):
+        found.append(set(exchange.messages))
+        return run(self, exchange)
+
+    monkeypatch.setattr(Sequential, "run", watched)
+    privacy = dataclasses.replace(BANDED, noise_multiplier=50.0)
+    train(dataclasses.replace(SMALL, rounds=8), DATA, privacy=privacy, cohort=CYCLIC)
+    assert found[:5] == found[3:]
+    assert sorted(itertools.chain(*found[:3])) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("place", [1, 3])
+def test_a_resumed_run_neither_repeats_nor_loses_noise(place):
+    trainer = Trainer(cohort=CYCLIC, privacy=dataclasses.replace(BANDED, noise=SystemKeys()))
+    whole = list(trainer.run(METHOD, DATA, RNG))
+    middle = TrainerState.restore(saved_and_loaded(whole[place][0].checkpoint()))
+    again = list(trainer.run(METHOD, DATA, RNG, middle))
+    assert_same(again[-1][0].server_state, whole[-1][0].server_state)
+    assert "nodes" not in whole[-1][0].privacy
+
+
+def test_epsilon_of_every_round_is_that_of_the_columns_so_far():
+    _, rows = train(METHOD, DATA, privacy=BANDED, cohort=CYCLIC)
+    expected = [gaussian_epsilon(1e-2, 1.0, k) for k in (1, 1, 1, 2, 2)]
+    assert rows_of(rows, "privacy/epsilon") == expected
+
+
+@pytest.mark.parametrize("cohort", [Cohort(0.4), Cohort(0.4, sampling="once"), Cohort()])
+def test_clients_that_may_come_sooner_are_refused(cohort):
+    with pytest.raises(ValueError, match=r"set cohort\.sampling to cyclic"):
+        Trainer(cohort=cohort, privacy=BANDED).begin(METHOD, DATA, RNG)
+    with pytest.raises(ValueError, match=r"set cohort\.sampling to cyclic"):
+        BANDED.ledger(CYCLIC, 5, 3, kind="all")
+    with pytest.raises(ValueError, match="one size in all rounds"):
+        dataclasses.replace(BANDED, adaptive=AdaptiveClipping())
+    with pytest.raises(ValueError, match="bands must be at most 3"):
+        banded_coefficients(3, 4)
