@@ -1,5 +1,6 @@
 """Code on the pages works: Python blocks run, commands parse."""
 
+import csv
 import re
 import shlex
 from pathlib import Path
@@ -138,6 +139,65 @@ def test_a_claim_has_a_control_a_trivial_baseline_and_a_command():
         for column in ("ours", "strongest control", "trivial"):
             assert re.search(r"\d", claim[column]), (claim["claim"], column)
         assert re.fullmatch(r"`.*`", claim["command"])
+
+
+with (ROOT / "benchmarks" / "controls.csv").open(newline="") as file:
+    CONTROLS = list(csv.DictReader(file))
+SYSTEMS = ("hyperfed", "flatland", "fedhull", "flynn", "fedbolic/hierarchies", "fedbolic/knowledge")
+TRIVIAL = ("majority", "popularity")
+
+
+def tables(text):
+    """Rows of every Markdown table of a page, the head first."""
+    found = re.findall(r"(?:^\|.*\n)+", text + "\n", re.M)
+    return [[row.strip("| \n").split(" | ") for row in one.splitlines()] for one in found]
+
+
+def table(place):
+    """Rows of a CSV file, or of the first table of a section that has a trivial baseline."""
+    file, _, heading = place.partition("#")
+    if not heading:
+        with (ROOT / file).open(newline="") as lines:
+            return list(csv.reader(lines))
+    parts = re.split(r"^#+ (.*)$", (ROOT / file).read_text(), flags=re.M)
+    section = parts[parts.index(heading) + 1]
+    return next(rows for rows in tables(section) if any(row[0].startswith(TRIVIAL) for row in rows))
+
+
+def figures(rows, name):
+    """Cells next to a name in its rows, and those below it where it is a head, with a digit."""
+    beside = [cell for row in rows for cell in row if name in row and cell != name]
+    below = [row[i] for i, head in enumerate(rows[0]) if head == name for row in rows[1:]]
+    return [cell for cell in beside + below if re.search(r"\d", cell)]
+
+
+@pytest.mark.parametrize("listed", CONTROLS, ids=lambda one: one["table"])
+def test_a_table_of_claims_has_its_simplest_equal_and_a_trivial_baseline(listed):
+    """The list names, for each table, our row, the simplest model as large, and the baseline."""
+    rows = table(listed["table"])
+    assert listed["trivial"].startswith(TRIVIAL)
+    assert len({listed[kind] for kind in ("ours", "control", "trivial")}) == 3
+    for kind in ("ours", "control", "trivial"):
+        assert figures(rows, listed[kind]), (kind, listed[kind])
+    assert not figures(rows, "no such row")
+
+
+def test_every_system_and_every_claim_has_a_table_with_controls():
+    pages = {listed["page"] for listed in CONTROLS}
+    assert {f"{name}/README.md" for name in SYSTEMS} <= pages
+    claimed = {
+        link.partition("#")[0]
+        for claim in claims((ROOT / "README.md").read_text())
+        for _, link in links(claim["claim"])
+    }
+    assert claimed <= pages
+
+
+@pytest.mark.parametrize("page", sorted({listed["page"] for listed in CONTROLS}))
+def test_a_table_in_percent_on_a_page_of_claims_has_a_trivial_baseline(page):
+    for rows in tables((ROOT / page).read_text()):
+        if any("%" in head for head in rows[0]):
+            assert any(row[0].startswith(TRIVIAL) for row in rows), rows[0]
 
 
 def test_a_claim_without_a_control_would_be_found():
