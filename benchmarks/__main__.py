@@ -62,7 +62,7 @@ def main(*words: str) -> None:
             for script in scripts():
                 print(line(*script))
         case ("papers",):
-            print(checklist())
+            print(checklist(), end="")
         case ("keep", name):
             keep(sys.stdin.read(), FOLDER / "measured" / name)
         case _:

@@ -1,13 +1,13 @@
 """The figures and tables of the published papers, each with its command and what is missing."""
 
 import csv
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.script import FOLDER
-from benchmarks.table import head, line
 
 FILE = FOLDER / "checklist.csv"
 """The list. Drawings of ideas and of data, and lists of settings, are left out."""
@@ -61,22 +61,14 @@ def entries(file: Path = FILE) -> Iterator[Entry]:
 
 
 def checklist() -> str:
-    """The entries as a Markdown table."""
-    rows = [head("paper", "part", "", "command", "published", "ours", "gap", "needs")]
+    """The entries as CSV, with links for the site."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["paper", "part", "what", "command", "published", "ours", "gap", "needs"])
     for entry in entries():
         ours = f"[{entry.ours}](../../{entry.where})" if entry.ours else ""
         command = f"`{entry.command}`" if entry.command else ""
         paper = f"[{entry.paper}]({PAGES[entry.paper]})"
-        rows.append(
-            line(
-                paper,
-                entry.part,
-                entry.what,
-                command,
-                entry.published,
-                ours,
-                entry.gap,
-                entry.needs,
-            )
-        )
-    return "\n".join(rows)
+        what = (paper, entry.part, entry.what, command)
+        rows.writerow([*what, entry.published, ours, entry.gap, entry.needs])
+    return text.getvalue()

@@ -57,5 +57,5 @@ def test_a_gap_is_the_difference_of_two_numbers(published, ours, gap):
     assert Entry("", "", "", "", published, ours, "", "").gap == gap
 
 
-def test_the_page_has_the_printed_list():
-    assert checklist() in (ROOT / "docs" / "results" / "papers.md").read_text()
+def test_the_page_shows_the_printed_list():
+    assert checklist() == (ROOT / "docs" / "results" / "papers.csv").read_text()

@@ -1,5 +1,6 @@
 """The page for users of geoopt: complete, true about names, and the bridge against geoopt."""
 
+import csv
 import math
 import re
 from pathlib import Path
@@ -14,11 +15,8 @@ from fedbolic.manifolds.geoopt import Bridge
 from tests.manifolds.cases import lifted, normal, points, tangents
 
 PAGE = Path(manifolds.__file__).with_name("GEOOPT.md")
-TABLE = [
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in PAGE.read_text().partition("## Operations")[2].splitlines()
-    if re.match(r"\| `\w+` \|", line)
-]
+with (PAGE.parents[2] / "docs/layers/geoopt.csv").open(newline="") as file:
+    TABLE = [*csv.reader(file)][1:]
 SPACES = [Poincare(0.7), Stereographic(0.7), Stereographic(-0.7)]
 
 
