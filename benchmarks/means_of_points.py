@@ -9,7 +9,8 @@ from typing_extensions import override
 
 from fedbolic.core.types import Tree
 from fedbolic.data import Client
-from fedbolic.federated import AggregatedUpdate, Aggregator, RowMean, Update
+from fedbolic.federated import AggregatedUpdate, Aggregator, Update
+from fedbolic.federated.aggregators.row_mean import TableMeans
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.method import TABLE
 from fedbolic.manifolds import Manifold, frechet_mean
@@ -21,7 +22,7 @@ Mean = Literal["centroid", "frechet"]
 class PointRows(Aggregator):
     """Mean of every row of a table of tangents, taken between the exponentials.
 
-    Payloads are those of :class:`~fedbolic.federated.RowMean`.
+    Payloads are those of ``HierarchyEmbedding``, whose rows are those of one table.
 
     Args:
         space: Space of the exponentials.
@@ -33,20 +34,21 @@ class PointRows(Aggregator):
 
     @override
     def form(self, payload: Tree) -> Tree:
-        return RowMean().form(payload)
+        return TableMeans().form(payload)
 
     @override
     def find_fault(self, update: Update) -> str | None:
-        return RowMean().find_fault(update)
+        return TableMeans().find_fault(update)
 
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
         clients, tables, weights = [], [], []
         for client_id, update in updates:
-            payload, rows = update.payload, update.payload["rows"].long()
+            payload = update.payload[TABLE]
+            rows = payload["rows"].long()
             table, weight = (
                 torch.zeros(x.shape, dtype=torch.float64, device=rows.device)
-                for x in self.form(payload).values()
+                for x in self.form(update.payload)[TABLE].values()
             )
             table[rows], weight[rows] = payload["values"].double(), payload["weights"].double()
             clients.append(client_id)
@@ -61,7 +63,7 @@ class PointRows(Aggregator):
         mean = frechet_mean if self.mean == "frechet" else type(self.space).centroid
         values = torch.zeros_like(tables[0])
         values[sent] = self.space.logmap0(mean(self.space, points, w[sent]))[..., 1:]
-        payload = {"values": values, "weights": w.sum(-1)}
+        payload = {TABLE: {"values": values, "weights": w.sum(-1)}}
         return AggregatedUpdate(payload, float(len(clients)), tuple(clients))
 
 
@@ -83,12 +85,13 @@ class MeanOfPoints(HierarchyEmbedding):
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         update, client_state = super().finish(local, client, context)
-        rows = update.payload["rows"].long()
-        values = local["parameters"][TABLE][rows]
-        return Update({**update.payload, "values": values}), client_state
+        payload = update.payload[TABLE]
+        values = local["parameters"][TABLE][payload["rows"].long()]
+        return Update({TABLE: {**payload, "values": values}}), client_state
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        table, sent = server_state["parameters"][TABLE], total.payload["weights"] > 0
-        new = torch.where(sent.unsqueeze(-1), total.payload["values"].to(table), table)
+        table, found = server_state["parameters"][TABLE], total.payload[TABLE]
+        sent = found["weights"] > 0
+        new = torch.where(sent.unsqueeze(-1), found["values"].to(table), table)
         return {"parameters": {TABLE: new}, "round": server_state["round"] + 1}

@@ -5,12 +5,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedbolic.core.types import Params, Tree
-from fedbolic.federated.batched.joint import broadcast_step, joint
+from fedbolic.federated.batched.joint import joint
 from fedbolic.hierarchies.method import HierarchyEmbedding
 from fedbolic.hierarchies.node_table import TABLE
 from fedbolic.nn.network.model import Model
-
-joint(HierarchyEmbedding.step)(broadcast_step)
 
 
 @joint(HierarchyEmbedding.loss)

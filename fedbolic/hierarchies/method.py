@@ -21,12 +21,10 @@ from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.aggregators.row_mean import RowMean
-from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
-from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
-from fedbolic.federated.contract.gradient_method import BatchPlan, GradientMethod, LocalTraining
+from fedbolic.federated.aggregators.update import Update
+from fedbolic.federated.contract.capabilities import NodePlaces
+from fedbolic.federated.contract.gradient_method import BatchPlan, LocalTraining
+from fedbolic.federated.contract.table_method import TableMethod
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
@@ -43,7 +41,7 @@ FEWEST_ROWS = 8192
 
 
 @dataclass(frozen=True)
-class HierarchyEmbedding(GradientMethod, Reporting):
+class HierarchyEmbedding(TableMethod):
     r"""A common table of hyperbolic embeddings, learnt from pairs that stay at their clients.
 
     .. math::
@@ -59,11 +57,12 @@ class HierarchyEmbedding(GradientMethod, Reporting):
     moves only the rows of nodes in its pairs, and sends only these rows and their weights. Under a
     secure sum it sends the whole table.
 
-    A payload holds what :class:`~fedbolic.federated.RowMean` adds. The numbers of its rows say
-    which nodes a client holds, and a mean of each row divides by how many clients hold it, so this
-    cannot be made private. With ``sends`` as ``table`` a payload is the change of the whole table,
-    one vector in the tangent space at the origin, where the metric is Euclidean: ``privacy`` and
-    :class:`~fedbolic.federated.DistributedNoise` clip it as one, and every row has the noise. The
+    A payload holds, under the name of the table, what :class:`~fedbolic.federated.RowMean` adds.
+    The numbers of its rows say which nodes a client holds, and a mean of each row divides by how
+    many clients hold it, so this cannot be made private. With ``sends`` as ``table`` a payload is
+    the change of the whole table, one vector in the tangent space at the origin, where the metric
+    is Euclidean: ``privacy`` and :class:`~fedbolic.federated.DistributedNoise` clip it as one, and
+    every row has the noise. The
     server adds ``server_lr`` times the mean over all clients, in which clients that do not hold a
     node count as a change of 0.
 
@@ -139,19 +138,12 @@ class HierarchyEmbedding(GradientMethod, Reporting):
     def __post_init__(self) -> None:
         check_sample(self.sample)
         _ = self.table  # checks its settings
-        check.at_least(1, rounds=self.rounds, max_weight=self.max_weight)
+        self.check_settings(self.negatives)
         if self.steps is not None:
             check.at_least(1, steps=self.steps)
-        check.positive(lr=self.lr, server_lr=self.server_lr)
-        check.one_of(("rows", "table"), sends=self.sends)
         if self.personal and self.sends == "table":
             raise ValueError(
                 "personal clients send nothing: set sends to rows, or personal to false"
-            )
-        if self.negatives.power:
-            raise ValueError(
-                f"negatives have a power of {self.negatives.power}, which needs the counts of all "
-                "clients: use 0"
             )
 
     @property
@@ -166,19 +158,9 @@ class HierarchyEmbedding(GradientMethod, Reporting):
             super().traits, learns_from=HierarchySplit, common_features=False
         )
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:  # type: ignore[override]  # by a setting
-        return RowMean() if self.sends == "rows" else Mean()
-
     @override
     def model(self, meta: Meta) -> Model:
         return self.table.model(meta.num_classes)
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        parameters, _ = self.model(meta).init(rng.at("model").number())
-        return {"parameters": parameters, "round": 0}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -191,13 +173,7 @@ class HierarchyEmbedding(GradientMethod, Reporting):
         else:  # clients of like size have tables of one height
             at = torch.arange(len(nodes), device=nodes.device)
             rows = table[functional.pad(nodes, (0, height - len(nodes)))]
-        parameters = {TABLE: rows}
-        local = {
-            "parameters": parameters,
-            "buffers": {},
-            "optimizer": client_state.get("optimizer") or self.optimizer.init(parameters),
-        }
-        rate = self.lr * self.schedule(message["round"], num_steps=self.rounds)
+        local, rate = self.begun(message, client_state, {TABLE: rows})
         place = torch.full_like(counts, -1).index_copy(0, nodes, at)
         weights = counts.clamp(max=self.max_weight).to(table.dtype)
         shared = {"table": message["parameters"][TABLE], "rate": rate}
@@ -249,57 +225,15 @@ class HierarchyEmbedding(GradientMethod, Reporting):
         return RankingLoss()(gaps[..., 0], gaps[..., 1:], mask=unrelated)
 
     @override
-    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        parameters, optimizer = self.optimizer.step(
-            local["parameters"],
-            gradients,
-            local["optimizer"],
-            lr=context["shared"]["rate"],
-            donate=True,
-        )
-        return {**local, "parameters": parameters, "optimizer": optimizer}
-
-    @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         weights, before = context["own"]["weights"], context["shared"]["table"]
-        keeps = self.optimizer_state == "personal"
-        client_state = {"optimizer": local["optimizer"]} if keeps else {}
+        client_state = self.next_state(local)
         if self.personal:
             client_state["parameters"] = local["parameters"]
             weights = torch.zeros_like(weights)
-        rows = weights.nonzero().flatten()
-        values = local["parameters"][TABLE][context["own"]["place"][rows]] - before[rows]
-        if self.sends == "table":
-            delta = torch.zeros_like(before).index_copy(0, rows, values)
-            return Update({"delta": {TABLE: delta}}), client_state
-        payload = {
-            "num_rows": len(before),
-            "rows": rows.to(torch.int32),
-            "values": values,
-            "weights": weights[rows],
-        }
-        return Update(payload), client_state
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        table = message["parameters"][TABLE]
-        if self.sends == "table":
-            return {"delta": {TABLE: table}}
-        return {"values": table, "weights": table[:, 0]}
-
-    @override
-    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
-        if self.sends == "table":
-            return super().find_fault(message, payload, norm)
-        fault = find_outside(payload, "weights", 0, self.max_weight)
-        return fault or super().find_fault(message, {"values": payload["values"]}, norm)
-
-    @override
-    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        table, found = server_state["parameters"][TABLE], total.payload
-        delta = found["values"] if self.sends == "rows" else found["delta"][TABLE]
-        parameters = {TABLE: table + self.server_lr * delta.to(table)}
-        return {"parameters": parameters, "round": server_state["round"] + 1}
+        rows = context["own"]["place"][weights.nonzero().flatten()]
+        after = {TABLE: local["parameters"][TABLE][rows]}
+        return self.sent({TABLE: before}, after, {TABLE: weights}), client_state
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:

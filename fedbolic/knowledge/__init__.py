@@ -4,9 +4,9 @@ Ours; see ``README.md`` in this folder for the protocol, its results and its lim
 """
 
 import fedbolic.knowledge.joint  # noqa: F401  # registers its joint forms
+from fedbolic.federated.aggregators.row_mean import TableMeans
 from fedbolic.knowledge.knowledge_graph import KnowledgeGraph
 from fedbolic.knowledge.method import KnowledgeEmbedding
-from fedbolic.knowledge.table_means import TableMeans
 from fedbolic.knowledge.triple_scorer import TripleScorer
 from fedbolic.knowledge.triple_scores import TripleScore
 

@@ -20,14 +20,11 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client
 from fedbolic.data.knowledge.triple_split import TripleSplit
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
-from fedbolic.federated.contract.capabilities import Reporting
-from fedbolic.federated.contract.gradient_method import BatchPlan, GradientMethod, LocalTraining
+from fedbolic.federated.aggregators.update import Update
+from fedbolic.federated.contract.gradient_method import BatchPlan, LocalTraining
+from fedbolic.federated.contract.table_method import TableMethod
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.knowledge.ranking import TailScores, tail_rank_scores
-from fedbolic.knowledge.table_means import TableMeans
 from fedbolic.knowledge.triple_scorer import TripleScorer
 from fedbolic.knowledge.triple_scores import Biases, ScoreName, TripleScore
 from fedbolic.nn.loss.burn_in import BurnInSchedule
@@ -41,7 +38,7 @@ TableName: TypeAlias = Literal["entity", "relation", "curvature"]
 
 
 @dataclass(frozen=True)
-class KnowledgeEmbedding(GradientMethod, Reporting):
+class KnowledgeEmbedding(TableMethod):
     r"""Common tables of a knowledge graph, learnt from triples that stay at their clients.
 
     .. math::
@@ -124,19 +121,10 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
 
     def __post_init__(self) -> None:
         _ = self.scorer  # checks its settings
-        check.at_least(1, rounds=self.rounds, max_weight=self.max_weight)
-        check.positive(lr=self.lr, server_lr=self.server_lr)
+        self.check_settings(self.negatives)
         check.not_negative(n3=self.n3)
-        check.one_of(("personal", "reset"), optimizer_state=self.optimizer_state)
-        check.one_of(("rows", "table"), sends=self.sends)
         for name in self.personal:
             check.one_of(get_args(TableName), personal=name)
-        if self.negatives is not None and self.negatives.power:
-            raise ValueError(
-                f"negatives have a power of {self.negatives.power}, which needs the counts of all "
-                "clients: use 0"
-            )
-
         if self.optimizer.weight_decay:
             raise ValueError(
                 "weight_decay would move the rows that a client does not hold: use n3, which is of "
@@ -150,22 +138,17 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
 
     @property
     @override
-    def aggregator(self) -> Aggregator:  # type: ignore[override]  # by a setting
-        return TableMeans() if self.sends == "rows" else Mean()
-
-    @property
-    @override
     def traits(self) -> Traits:
         return dataclasses.replace(
             super().traits,
             learns_from=TripleSplit,
             common_features=False,
-            global_model=not self._kept,
+            global_model=not self.kept,
         )
 
     @property
-    def _kept(self) -> tuple[str, ...]:
-        """Tables of the score that stay at the clients."""
+    @override
+    def kept(self) -> tuple[str, ...]:
         names = ("entity", "relation", "curvature")
         learnt = names if self.scorer.parts.curvature == "learnt" else names[:2]
         return tuple(name for name in learnt if name in self.personal)
@@ -173,11 +156,6 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
     @override
     def model(self, meta: Meta) -> Model:
         return _model(self.scorer, meta.num_classes, 2 * meta.input_shape[1])
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        parameters, _ = self.model(meta).init(rng.at("model").number())
-        return {"parameters": parameters, "round": 0}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -189,12 +167,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
         if "curvature" in before:
             counts["curvature"] = counts["relation"]
         dtype = before["entity"].dtype
-        local = {
-            "parameters": parameters,
-            "buffers": {},
-            "optimizer": client_state.get("optimizer") or self.optimizer.init(parameters),
-        }
-        rate = self.lr * self.schedule(message["round"], num_steps=self.rounds)
+        local, rate = self.begun(message, client_state, parameters)
         weights = {name: n.clamp(max=self.max_weight).to(dtype) for name, n in counts.items()}
         known = (counts["entity"] > 0).to(dtype).unsqueeze(-1)
         own = {"weights": weights, "known": known}
@@ -241,66 +214,16 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         # the rows of entities that the client does not hold stay where the server has them
         known = {"entity": gradients["entity"] * context["own"]["known"]}
-        parameters, optimizer = self.optimizer.step(
-            local["parameters"],
-            {**gradients, **known},
-            local["optimizer"],
-            lr=context["shared"]["rate"],
-            donate=True,
-        )
-        return {**local, "parameters": parameters, "optimizer": optimizer}
+        return super().step(local, {**gradients, **known}, context)
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        payload, kept = {}, {}
-        for name, before in context["shared"]["before"].items():
-            if name in self._kept:
-                kept[name] = local["parameters"][name]
-                continue
-            weights = context["own"]["weights"][name]
-            rows = weights.nonzero().flatten()
-            values = local["parameters"][name][rows] - before[rows]
-            if self.sends == "table":
-                payload[name] = torch.zeros_like(before).index_copy(0, rows, values)
-                continue
-            payload[name] = {
-                "num_rows": len(before),
-                "rows": rows.to(torch.int32),
-                "values": values,
-                "weights": weights[rows],
-            }
-        if self.sends == "table":
-            payload = {"delta": payload}
-        state = {"own": kept} if kept else {}
-        if self.optimizer_state == "personal":
-            state["optimizer"] = local["optimizer"]
-        return Update(payload), state
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        tables = {n: x for n, x in message["parameters"].items() if n not in self._kept}
-        if self.sends == "table":
-            return {"delta": tables}
-        return {name: {"values": x, "weights": x[:, 0]} for name, x in tables.items()}
-
-    @override
-    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
-        if self.sends == "table":
-            return super().find_fault(message, payload, norm)
-        for part in payload.values():
-            if fault := find_outside(part, "weights", 0, self.max_weight):
-                return fault
-        values = {name: part["values"] for name, part in payload.items()}
-        return super().find_fault(message, values, norm)
-
-    @override
-    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        parameters, found = dict(server_state["parameters"]), total.payload
-        if self.sends == "rows":
-            found = {"delta": {name: part["values"] for name, part in found.items()}}
-        for name, delta in found["delta"].items():
-            parameters[name] = parameters[name] + self.server_lr * delta.to(parameters[name])
-        return {"parameters": parameters, "round": server_state["round"] + 1}
+        tables, weights = local["parameters"], context["own"]["weights"]
+        after = {n: x[weights[n] > 0] for n, x in tables.items() if n not in self.kept}
+        state = self.next_state(local)
+        if self.kept:
+            state["own"] = {name: tables[name] for name in self.kept}
+        return self.sent(context["shared"]["before"], after, weights), state
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
@@ -323,7 +246,7 @@ class KnowledgeEmbedding(GradientMethod, Reporting):
 
     @override
     def triple_tables(self, message: Tree, client: Client, client_state: Tree) -> Tree | None:
-        if client.id == HOLDOUT and self._kept:
+        if client.id == HOLDOUT and self.kept:
             return None
         tables = {**message["parameters"], **client_state.get("own", {})}
         return {"score": dataclasses.asdict(self.scorer), "tables": tables}

@@ -19,7 +19,8 @@ from fedbolic.data import (
     Subtrees,
     SubtreesAndAuthority,
 )
-from fedbolic.federated import Batched, LocalTraining, RowMean
+from fedbolic.federated import Batched, LocalTraining
+from fedbolic.federated.aggregators.row_mean import TableMeans
 from fedbolic.federated.batched.joint import joint_form
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure import SecureSum
@@ -61,11 +62,11 @@ def test_a_round_of_a_client_is_that_of_its_definition(data, curvature):
     expected = local_training(method, client, table, RNG, lr=method.lr)
     pairs = client.train.all()["x"]
     rows = sorted(set(pairs.flatten().tolist()))
-    assert update.payload["rows"].tolist() == rows
-    assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
+    assert update.payload["weight"]["rows"].tolist() == rows
+    assert_near(update.payload["weight"]["values"], (expected - table)[rows], 1e-9)
     counts = [min(10, sum(node in pair for pair in pairs.tolist())) for node in rows]
-    assert update.payload["weights"].tolist() == counts
-    assert update.payload["num_rows"] == len(table)
+    assert update.payload["weight"]["weights"].tolist() == counts
+    assert update.payload["weight"]["num_rows"] == len(table)
 
 
 def test_the_server_adds_the_mean_of_each_row(data):
@@ -78,7 +79,7 @@ def test_the_server_adds_the_mean_of_each_row(data):
     ):
         sent = [
             (float(p["weights"][i]), p["values"][i])
-            for p in (update.payload for update in updates)
+            for p in (update.payload["weight"] for update in updates)
             for i, known in enumerate(p["rows"].tolist())
             if known == row
         ]
@@ -94,8 +95,8 @@ def test_the_step_size_follows_the_schedule(data):
         table = message["parameters"]["weight"]
         update, _ = method.local_update(message, client, {}, RNG)
         expected = local_training(method, client, table, RNG, lr=method.lr * multiplier)
-        rows = update.payload["rows"].long()
-        assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
+        rows = update.payload["weight"]["rows"].long()
+        assert_near(update.payload["weight"]["values"], (expected - table)[rows], 1e-9)
 
 
 @pytest.mark.parametrize("kept", ["personal", "reset"])
@@ -217,17 +218,17 @@ def test_a_secure_sum_gives_the_same_table_and_hides_the_rows(partition):
     found = masked[-1].server_state["inner"]["parameters"]["weight"]
     assert_near(found, clear[-1].server_state["parameters"]["weight"], 1e-6)
     whole = [
-        RowMean().to_summand(METHOD.local_update(sent_down(METHOD, data), c, {}, RNG)[0])
+        TableMeans().to_summand(METHOD.local_update(sent_down(METHOD, data), c, {}, RNG)[0])
         for c in data.clients
     ]
-    assert len({tuple((n, x.shape) for n, x in each.items()) for each in whole}) == 1
+    assert len({tuple((n, x.shape) for n, x in each["weight"].items()) for each in whole}) == 1
 
 
 def test_local_training_sends_nothing_and_keeps_its_table(data):
     method = dataclasses.replace(METHOD, personal=True)
     states, _ = train(method, data, RNG)
     update, kept = method.local_update(sent_down(method, data), data.clients[0], {}, RNG)
-    assert not len(update.payload["rows"])
+    assert not len(update.payload["weight"]["rows"])
     assert method.aggregator.find_fault(update) is None
     start = method.init(data.meta, RNG.at("init"))
     assert_same(states[-1].server_state["parameters"], start["parameters"])
@@ -344,5 +345,7 @@ def test_a_client_that_lies_about_the_number_of_rows_is_left_out(data):
     expected = tree.signature(METHOD.template(message))
     assert find_update_fault(update, {}, expected, METHOD.aggregator) is None
     for lie in (10**12, 3, -1, 2.5, "all"):
-        lying = dataclasses.replace(update, payload={**update.payload, "num_rows": lie})
+        lying = dataclasses.replace(
+            update, payload={"weight": {**update.payload["weight"], "num_rows": lie}}
+        )
         assert find_update_fault(lying, {}, expected, METHOD.aggregator) is not None

@@ -62,8 +62,8 @@ def test_a_round_of_a_client_is_that_of_a_loop(kind, data):
     expected = local_training(method, client, table, RNG, lr=method.lr)
     update, _ = method.local_update(message, client, {}, RNG)
     rows = client.train.all()["x"].unique()
-    assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
-    moved = update.payload["values"].abs().amax(0)
+    assert_near(update.payload["weight"]["values"], (expected - table)[rows], 1e-9)
+    moved = update.payload["weight"]["values"].abs().amax(0)
     assert (moved > 1e-3).all()  # the bias is trained with the coordinates
 
 
@@ -130,8 +130,8 @@ def test_rows_of_another_width_are_left_out(data):
     update, _ = method.local_update(message, data.clients[0], {}, RNG)
     expected = tree.signature(method.template(message))
     assert find_update_fault(update, {}, expected, method.aggregator) is None
-    short = {**update.payload, "values": update.payload["values"][:, :2]}
-    lying = dataclasses.replace(update, payload=short)
+    short = {**update.payload["weight"], "values": update.payload["weight"]["values"][:, :2]}
+    lying = dataclasses.replace(update, payload={"weight": short})
     assert find_update_fault(lying, {}, expected, method.aggregator) is not None
 
 

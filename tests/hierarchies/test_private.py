@@ -12,10 +12,10 @@ from fedbolic.federated import (
     DistributedNoise,
     LocalTraining,
     Mean,
-    RowMean,
     SumPrivacy,
     Trainer,
 )
+from fedbolic.federated.aggregators.row_mean import TableMeans
 from fedbolic.hierarchies import HierarchyEmbedding
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, train
@@ -50,7 +50,7 @@ def updates(method, data):
 def test_a_table_has_the_changes_of_the_rows_and_zeros_elsewhere(data):
     for row, table in zip(updates(ROWS, data)[1], updates(TABLE, data)[1], strict=True):
         whole = torch.zeros(len(table.payload["delta"]["weight"]), 2).double()
-        whole[row.payload["rows"].long()] = row.payload["values"].double()
+        whole[row.payload["weight"]["rows"].long()] = row.payload["weight"]["values"].double()
         assert_near(table.payload["delta"]["weight"].double(), whole, 0.0)
         assert table.weight == 1
 
@@ -104,7 +104,7 @@ def test_engines_agree_on_tables(data):
 
 
 def test_settings_that_do_not_fit_are_refused():
-    assert isinstance(ROWS.aggregator, RowMean)
+    assert isinstance(ROWS.aggregator, TableMeans)
     assert isinstance(TABLE.aggregator, Mean)
     for wrong, words in (
         ({"personal": True}, "personal clients send nothing"),

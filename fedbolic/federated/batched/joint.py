@@ -15,6 +15,7 @@ from fedbolic.federated.aggregators.update import StackedUpdates, split_columns
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, visits_of
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.gradients import counted_loss
+from fedbolic.federated.contract.table_method import TableMethod
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 
@@ -168,6 +169,9 @@ def joint_results(
     """
     form = joint_form(method, "finish")
     return form(local, clients, context, axes=axes) if form else None
+
+
+joint(TableMethod.step)(broadcast_step)
 
 
 @joint(ClassifierMethod.finish)
