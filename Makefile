@@ -29,7 +29,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests/hyperfed tests/fedhull \
 	tests/flynn tests/benchmarks \
 	$(addprefix tests/federated/,batched engines processes secure test_lies.py \
-		contract/test_server_states.py rounds/test_ridge_head.py scores/test_metrics.py) \
+		contract/test_server_states.py rounds/test_ridge_head.py rounds/test_speculation.py scores/test_metrics.py) \
 	$(addprefix tests/manifolds/test_,at_once.py transforms.py valueless.py) \
 	$(addprefix tests/hierarchies/test_,method.py node_table.py slot_layout.py) tests/knowledge/test_method.py \
 	$(addprefix tests/run/test_,loading.py other_data.py round_trip.py secret_files.py sweeps.py trained.py) \

@@ -1,15 +1,13 @@
 """The trainer: runs the rounds of a federated method and scores them."""
 
 import dataclasses
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 
 from fedbolic.core import tree
 from fedbolic.core.checksums import DamagedError
-from fedbolic.core.client_states import ClientStates
 from fedbolic.core.imports import MissingExtraError
 from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
@@ -17,9 +15,15 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.aggregators.channel import Channel
-from fedbolic.federated.aggregators.update import AggregatedUpdate
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import Reporting
-from fedbolic.federated.contract.engine import Engine, Exchange, Remote, RunStoppedError
+from fedbolic.federated.contract.engine import (
+    Engine,
+    Exchange,
+    Remote,
+    Result,
+    RunStoppedError,
+)
 from fedbolic.federated.contract.method import Method, refuse_other_data
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.sequential import Sequential
@@ -29,86 +33,13 @@ from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.rounds.evaluation import Evaluation, training_metrics
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
+from fedbolic.federated.rounds.speculation import Speculation, take_unread
+from fedbolic.federated.rounds.trainer_state import TrainerState
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.scores.metrics import measuring
 
 OLDEST_TORCH = "2.11"
 """Oldest release of torch that trains; layers alone work with older ones."""
-
-
-@dataclass(frozen=True, eq=False)
-class TrainerState:
-    """State of a run between two exchanges: everything that a checkpoint holds.
-
-    Args:
-        server_state: State of the server.
-        client_states: Client states by id, in memory or on disk.
-        round: Number of completed rounds.
-        exchange: Number of completed exchanges in the current round.
-        answered: Ids of the clients that delivered an update in the latest of these exchanges.
-        counters: Counts of the current round so far, such as bytes.
-        privacy: State of the run's privacy, which includes the key of its noise: whoever has it can
-            subtract the noise.
-        attempt: Number of failed attempts of the next exchange; it is part of all its streams.
-        quarantined: Ids of the clients that are no longer asked: see
-            :meth:`~fedbolic.federated.rounds.update_filter.UpdateFilter.find_outliers`.
-    """
-
-    server_state: Tree
-    client_states: dict[int, Tree] | ClientStates = field(default_factory=dict)
-    round: int = 0
-    exchange: int = 0
-    answered: tuple[int, ...] = ()
-    counters: dict[str, float] = field(default_factory=dict)
-    privacy: Tree = field(default_factory=dict)
-    attempt: int = 0
-    quarantined: tuple[int, ...] = ()
-
-    def checkpoint(self) -> dict[str, Any]:
-        """The state as nested dicts and lists, ready to be saved."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return fields | {name: list(fields[name]) for name in ("answered", "quarantined")}
-
-    @classmethod
-    def restore(cls, checkpoint: dict[str, Any]) -> "TrainerState":
-        """State that a checkpoint holds."""
-        ids = {n: tuple(checkpoint.get(n, ())) for n in ("answered", "quarantined")}
-        return cls(**{**checkpoint, **ids})
-
-    def path(self) -> tuple[str | int, ...]:
-        """Names of the random stream of the next exchange, by which attempts differ, too."""
-        again = ("attempt", self.attempt) if self.attempt else ()
-        return "round", self.round + 1, "exchange", self.exchange, *again
-
-    def counted(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Counters of the round after another exchange of it."""
-        return {name: self.counters.get(name, 0) + count for name, count in counts.items()}
-
-    def without_outliers(self, update_filter: UpdateFilter, *, repeatable: bool) -> "TrainerState":
-        """State for another attempt at an exchange, without outliers among the clients.
-
-        Args:
-            update_filter: Filter through which all updates of the failed attempt have gone.
-            repeatable: Whether the clients may be asked again.
-
-        Raises:
-            RunStoppedError: If they may not, this was the second attempt, or no other is of use.
-        """
-        may = repeatable and not self.attempt
-        outliers = update_filter.find_outliers(round=self.round + 1, repeatable=may)
-        return dataclasses.replace(
-            self,
-            client_states=self.client_states | update_filter.client_states,
-            counters=self.counted(update_filter.counts()),
-            attempt=self.attempt + 1,
-            quarantined=tuple(sorted({*self.quarantined, *outliers})),
-        )
-
-    def without_secrets(self) -> "TrainerState":
-        """The state after the last round, without the keys of noise and of secure sums."""
-        kept = {i: _without_keys(own) for i, own in self.client_states.items()}
-        states = self.client_states | kept
-        return dataclasses.replace(self, client_states=states, privacy=_without_keys(self.privacy))
 
 
 @dataclass(frozen=True)
@@ -288,17 +219,18 @@ class Trainer:
         results = self.engine.run(exchange) if cohort else iter(())
         channels = () if isinstance(self.engine, Remote) else self.channels
         update_filter = UpdateFilter(phase, messages, channels, stream)
-        given = update_filter.usable(results), state.server_state, state.privacy
-        try:
-            total, privacy = aggregation.aggregate(exchange, *given, round=current)
-        except ValueError as error:  # no update is usable, or a channel does not fit the payload
-            raise RunStoppedError(f"round {current}: {error}") from error
-        for channel in reversed(self.channels):
-            total = channel.receive(total)
-        server_state = phase.server_update(state.server_state, total)
-        if not tree.is_finite(server_state):
-            repeatable = aggregation.may_repeat(phase)
-            return state.without_outliers(update_filter, repeatable=repeatable), []
+        guess, results = self._speculated(method, data, rng, state, exchange, results)
+        updates = update_filter.usable(results)
+        if guess is not None:
+            usable = [*updates]
+            guess, updates = guess if guess.holds(usable) else None, iter(usable)
+        if guess is not None:
+            total, server_state, privacy = guess.total, guess.server_state, state.privacy
+        else:
+            total, server_state, privacy = self._aggregated(aggregation, exchange, updates, state)
+            if not tree.is_finite(server_state):
+                repeatable = aggregation.may_repeat(phase)
+                return state.without_outliers(update_filter, repeatable=repeatable), []
         metrics, counts = aggregation.recorded(
             phase, state.server_state, update_filter, total.payload
         )
@@ -315,8 +247,51 @@ class Trainer:
         rows = self._client_rows(method, phase, done, metrics, total)
         if not phase.traits.evaluates:
             return done, rows
-        done, ended = self._end_round(method, data, rng, done)
+        done, ended = self._end_round(method, data, rng, done, guess and guess.scores)
         return done, rows + ended
+
+    def _speculated(
+        self,
+        method: Method,
+        data: FederatedData,
+        rng: Rng,
+        state: TrainerState,
+        exchange: Exchange,
+        results: Iterator[Result],
+    ) -> tuple[Speculation | None, Iterator[Result]]:
+        """Outcome if all results are usable, and an iterator over these."""
+        if self.privacy is not None or self.channels:
+            return None, results
+
+        def scored(server_state: Tree, client_states: dict[int, Tree]) -> list[Row]:
+            if not exchange.method.traits.evaluates:
+                return []
+            states = state.client_states | client_states
+            done = TrainerState(server_state, states, state.round + 1)
+            return self._scores(method, data, rng, done)
+
+        held, results = take_unread(results)
+        if not held:
+            return None, results
+        return Speculation.of(exchange, state.server_state, held, scored), results
+
+    def _aggregated(
+        self,
+        aggregation: PlainAggregation,
+        exchange: Exchange,
+        updates: Iterator[tuple[int, Update]],
+        state: TrainerState,
+    ) -> tuple[AggregatedUpdate, Tree, Tree]:
+        """The aggregated update, and the next states of the server and of privacy."""
+        current = state.round + 1
+        given = exchange, updates, state.server_state, state.privacy
+        try:
+            total, privacy = aggregation.aggregate(*given, round=current)
+        except ValueError as error:  # no update is usable, or a channel does not fit the payload
+            raise RunStoppedError(f"round {current}: {error}") from error
+        for channel in reversed(self.channels):
+            total = channel.receive(total)
+        return total, exchange.method.server_update(state.server_state, total), privacy
 
     def _client_rows(
         self,
@@ -336,7 +311,12 @@ class Trainer:
         return rows + [Row(done.round + 1, None, name, value) for name, value in own]
 
     def _end_round(
-        self, method: Method, data: FederatedData, rng: Rng, done: TrainerState
+        self,
+        method: Method,
+        data: FederatedData,
+        rng: Rng,
+        done: TrainerState,
+        scores: list[Row] | None,
     ) -> tuple[TrainerState, list[Row]]:
         """State after the last exchange of a round, and the round's costs and scores."""
         current, aggregation = done.round + 1, self._aggregation(method, data)
@@ -344,17 +324,17 @@ class Trainer:
         counters = done.counters | costs
         rows = [Row(current, None, name, value) for name, value in counters.items()]
         done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
-        rows += self.evaluation.rows(
-            method,
-            aggregation.scored(data),
-            done.server_state,
-            done.client_states,
-            round=current,
-            engine=self.engine,
-            rng=rng,
-        )
+        rows += self._scores(method, data, rng, done) if scores is None else scores
         secret = aggregation.keeps_secrets or method.traits.keeps_secrets
         return done.without_secrets() if secret and current == method.rounds else done, rows
+
+    def _scores(
+        self, method: Method, data: FederatedData, rng: Rng, done: TrainerState
+    ) -> list[Row]:
+        """Scores after a round."""
+        scored, states = self._aggregation(method, data).scored(data), done.client_states
+        given = {"round": done.round, "engine": self.engine, "rng": rng}
+        return self.evaluation.rows(method, scored, done.server_state, states, **given)
 
     def _cohort(
         self,
@@ -386,12 +366,6 @@ class Trainer:
         else:
             members = self.cohort.sample(ids, stream.at("cohort"), place=place)
         return tuple(i for i in members if i not in state.quarantined)
-
-
-def _without_keys(x: Tree) -> Tree:
-    """A tree without entries named as keys are, at any depth, and without the noise of a tree."""
-    kept = {name: value for name, value in x.items() if name not in ("key", "secure", "nodes")}
-    return {n: _without_keys(v) if isinstance(v, dict) else v for n, v in kept.items()}
 
 
 def _stream(rng: Rng | int) -> Rng:

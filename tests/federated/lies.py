@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fedbolic.core import tree
 from fedbolic.federated import Engine, Sequential
-from fedbolic.federated.aggregators.update import StackedRow
+from fedbolic.federated.aggregators.update import RowNumbers, StackedRow, StackNumbers, Unread
 from tests.hashes import digest
 
 
@@ -111,7 +111,8 @@ def endless(payload):
 def forged(update, client_state):
     """NaN in an update that claims to be the examined row of a stack."""
     payload = tree.map(lambda x: x * math.nan if isinstance(x, Tensor) else x, update.payload)
-    row = StackedRow(None, 0, payload, client_state, True)
+    numbers = StackNumbers(Unread([]), lambda _: [RowNumbers(1.0, {}, {})])
+    row = StackedRow(None, 0, payload, client_state, numbers)
     return dataclasses.replace(update, payload=payload, row=row), client_state
 
 

@@ -1,8 +1,11 @@
 """Client updates, alone or stacked, their aggregate, and bounds that every honest update keeps."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -70,17 +73,14 @@ class StackedRow:
         index: Row of the client.
         payload: The payload in this row; whoever replaces the payload of an update leaves the row.
         client_state: The client state that was computed with it.
-        norm: Upper bound of the Euclidean norm of all floating numbers of both; NaN or infinite if
-            none is known.
-        counts: The :func:`counts_of` of the payload on the host.
+        numbers: Numbers of all rows; ``None`` if none are known.
     """
 
     stack: StackedPayload | None
     index: int
     payload: Tree
     client_state: Tree
-    norm: float
-    counts: Params = field(default_factory=dict)
+    numbers: "StackNumbers | None" = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,22 +157,108 @@ def counts_of(payload: Tree, *, num_axes: int = 0) -> Params:
     }
 
 
-def on_host(values: Sequence[Tensor]) -> list[Tensor]:
-    """Real numbers of one device on the host by a single transfer: in float64, integers in int64.
+class Unread:
+    """Real numbers of one device that the host reads later: in float64, integers in int64.
+
+    One transfer, for which the host waits, brings all that is unread on the device, whoever asks.
 
     Args:
-        values: Tensors of any shapes.
+        values: Tensors of any shapes, which are not written to any more.
 
     Example:
-        >>> on_host([torch.tensor([1.5]), torch.tensor(3)])
+        >>> Unread([torch.tensor([1.5]), torch.tensor(3)]).read()
         [tensor([1.5000], dtype=torch.float64), tensor(3)]
     """
-    wide = [x.double() if x.is_floating_point() else x.long() for x in values]
-    if not wide or wide[0].device.type == "cpu":
-        return wide
-    bits = torch.cat([x.flatten().view(torch.float64) for x in wide]).cpu()
-    parts = bits.split([x.numel() for x in wide])
-    return [part.view(x.dtype).view(x.shape) for part, x in zip(parts, wide, strict=True)]
+
+    def __init__(self, values: Sequence[Tensor]) -> None:
+        self._values = [x.double() if x.is_floating_point() else x.long() for x in values]
+        self.is_read = not self._values or self._values[0].device.type == "cpu"
+        if not self.is_read:
+            _UNREAD.setdefault(self._values[0].device, WeakSet()).add(self)
+
+    def read(self) -> list[Tensor]:
+        """The numbers on the host."""
+        if self.is_read:
+            return self._values
+        together = [*_UNREAD.pop(self._values[0].device)]
+        wide = [x for each in together for x in each._values]
+        bits = torch.cat([x.flatten().view(torch.float64) for x in wide]).cpu()
+        parts = iter(bits.split([x.numel() for x in wide]))
+        for each in together:
+            each._values = [next(parts).view(x.dtype).view(x.shape) for x in each._values]
+            each.is_read = True
+        return self._values
+
+
+_UNREAD: dict[torch.device, "WeakSet[Unread]"] = {}
+"""Numbers of each device that somebody may still read; one thread uses a device at a time."""
+
+
+def on_host(values: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers that the host needs now: see :class:`Unread`.
+
+    Args:
+        values: Tensors of any shapes on one device.
+    """
+    return Unread(values).read()
+
+
+class RowNumbers(NamedTuple):
+    """Numbers of a row of a stack, on the host.
+
+    Args:
+        norm: Upper bound of the Euclidean norm of all floating numbers of payload and client state;
+            NaN or infinite if none is known.
+        counts: The :func:`counts_of` of the payload.
+        metrics: Metrics of the update.
+    """
+
+    norm: float
+    counts: Params
+    metrics: Mapping[str, float]
+
+
+class StackNumbers:
+    """Numbers of all rows of a stack, which are read when the first of them is needed.
+
+    Args:
+        unread: The numbers.
+        of_rows: Gives those of every row from their values on the host.
+    """
+
+    def __init__(
+        self, unread: Unread, of_rows: Callable[[list[Tensor]], Sequence[RowNumbers]]
+    ) -> None:
+        self.unread, self._of_rows = unread, of_rows
+
+    @functools.cached_property
+    def rows(self) -> Sequence[RowNumbers]:
+        """Numbers of every row."""
+        return self._of_rows(self.unread.read())
+
+    def metrics(self, index: int) -> Mapping[str, float]:
+        """Metrics of a row; on an accelerator they are read with the first that is needed.
+
+        Args:
+            index: The row.
+        """
+        return self.rows[index].metrics if self.unread.is_read else _UnreadMetrics(self, index)
+
+
+class _UnreadMetrics(Mapping[str, float]):
+    """Metrics of a row that are read when one of them is needed."""
+
+    def __init__(self, numbers: StackNumbers, index: int) -> None:
+        self._numbers, self._index = numbers, index
+
+    def __getitem__(self, name: str) -> float:
+        return self._numbers.rows[self._index].metrics[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers.rows[self._index].metrics)
+
+    def __len__(self) -> int:
+        return len(self._numbers.rows[self._index].metrics)
 
 
 def host_or_scalar(x: Tensor | float) -> Tensor | float:

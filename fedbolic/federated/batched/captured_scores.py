@@ -10,6 +10,7 @@ from torch import Tensor
 from fedbolic.core import tree
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Examples, Split
+from fedbolic.federated.aggregators.update import on_host
 from fedbolic.federated.batched.joint import joint_form
 from fedbolic.federated.batched.replay import GraphPool, Replay
 from fedbolic.federated.batched.stacked_scores import (
@@ -90,7 +91,7 @@ class CapturedScores:
         if self.buffers:
             torch._foreach_copy_(self.buffers, _distinct(held))  # pyright: ignore[reportPrivateImportUsage]
         self.replay()
-        numbers = [] if self.numbers is None else self.numbers.tolist()
+        numbers = [] if self.numbers is None else on_host([self.numbers])[0].tolist()
         return dict(zip(self.found, with_numbers([*self.found.values()], numbers), strict=True))
 
     def _compute(self) -> None:

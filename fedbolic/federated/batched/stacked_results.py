@@ -1,18 +1,21 @@
 """Updates and client states of clients that were trained together, from their stacked values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fedbolic.core import tree
-from fedbolic.core.types import Params, Tree
+from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.aggregators.update import (
+    RowNumbers,
     StackedPayload,
     StackedRow,
     StackedUpdates,
+    StackNumbers,
+    Unread,
     Update,
     counts_of,
     on_host,
@@ -31,7 +34,7 @@ from fedbolic.federated.scores.score import with_numbers
 def results_of(
     method: GradientMethod, tasks: Sequence[ClientTask], ended: Ended
 ) -> list[tuple[Update, Tree]]:
-    """Update and client state of every client; the host waits once for all of them.
+    """Update and client state of every client, whose numbers the host reads together.
 
     The number of operations does not depend on the number of clients, unless the method finishes
     its clients one by one.
@@ -45,31 +48,42 @@ def results_of(
     context, axes = joined([task.context for task in tasks])
     local = without_seeds(ended.local)
     found = joint_results(method, local, clients, context, axes=axes)
-    numbers = [ended.losses, ended.clamped]
-    if found is None:
-        losses, clamped = on_host(numbers)
-        results = _one_by_one(method, tasks, local)
-    else:
-        counts = counts_of(found.payload, num_axes=1)
-        there = [x for of_one in found.metrics for x in of_one.values() if isinstance(x, Tensor)]
-        numbers += [_norms_of_rows(found, like=ended.losses), *counts.values()]
-        numbers += [torch.stack(there)] if there else []
-        losses, clamped, norms, *others = on_host(numbers)
-        metrics = with_numbers(found.metrics, others.pop().tolist() if there else [])
-        results = _rows_of(
-            found,
-            clients,
-            metrics,
-            norms=norms.tolist(),
-            counts=dict(zip(counts, others, strict=True)),
-            summed=isinstance(method.aggregator, Additive),
-        )
+    if found is not None:
+        numbers = _numbers_of(found, tasks, ended)
+        return _rows_of(found, clients, numbers, summed=isinstance(method.aggregator, Additive))
+    losses, clamped = on_host([ended.losses, ended.clamped])
     return [
         (with_training_metrics(update, task.client, task.plan, loss, clamped=outside), kept)
         for (update, kept), task, loss, outside in zip(
-            results, tasks, losses.tolist(), clamped.tolist(), strict=True
+            _one_by_one(method, tasks, local), tasks, losses.tolist(), clamped.tolist(), strict=True
         )
     ]
+
+
+def _numbers_of(found: StackedUpdates, tasks: Sequence[ClientTask], ended: Ended) -> StackNumbers:
+    """Metrics, counts and norms of all clients."""
+    counts = counts_of(found.payload, num_axes=1)
+    metrics = found.metrics or [{} for _ in tasks]
+    there = [x for of_one in metrics for x in of_one.values() if isinstance(x, Tensor)]
+    norms = _norms_of_rows(found, like=ended.losses)
+    numbers = [ended.losses, ended.clamped, norms, *counts.values()]
+    numbers += [torch.stack(there)] if there else []
+
+    def of_rows(values: list[Tensor]) -> list[RowNumbers]:
+        losses, clamped, norms, *others = values
+        named = with_numbers(metrics, others.pop().tolist() if there else [])
+        counted = unstacked(dict(zip(counts, others, strict=True)), len(tasks))
+        rows = []
+        for task, own, *numbers in zip(
+            tasks, named, counted, norms.tolist(), losses.tolist(), clamped.tolist(), strict=True
+        ):
+            count, norm, loss, outside = numbers
+            update = Update({}, metrics=own)
+            update = with_training_metrics(update, task.client, task.plan, loss, clamped=outside)
+            rows.append(RowNumbers(norm, count, {n: float(x) for n, x in update.metrics.items()}))
+        return rows
+
+    return StackNumbers(Unread(numbers), of_rows)
 
 
 def _one_by_one(
@@ -85,13 +99,7 @@ def _one_by_one(
 
 
 def _rows_of(
-    found: StackedUpdates,
-    clients: Sequence[Client],
-    metrics: Sequence[Mapping[str, float]],
-    *,
-    norms: Sequence[float],
-    counts: Params,
-    summed: bool,
+    found: StackedUpdates, clients: Sequence[Client], numbers: StackNumbers, *, summed: bool
 ) -> list[tuple[Update, Tree]]:
     """Result of every client.
 
@@ -105,15 +113,13 @@ def _rows_of(
         stack = StackedPayload(found.payload, tuple(client.id for client in clients))
     else:
         payloads = _owned(payloads)
-    metrics = metrics or [{} for _ in clients]
-    counted = unstacked(counts, len(clients))
     rows = [
-        StackedRow(stack, *of_one)
-        for of_one in zip(range(len(clients)), payloads, states, norms, counted, strict=True)
+        StackedRow(stack, *of_one, numbers)
+        for of_one in zip(range(len(clients)), payloads, states, strict=True)
     ]
     return [
-        (Update(row.payload, weight, named, row), row.client_state)
-        for row, weight, named in zip(rows, found.weights, metrics, strict=True)
+        (Update(row.payload, weight, numbers.metrics(row.index), row), row.client_state)
+        for row, weight in zip(rows, found.weights, strict=True)
     ]
 
 

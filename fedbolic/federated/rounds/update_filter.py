@@ -154,7 +154,7 @@ class UpdateFilter:
         sent = next(iter(self.messages.values()), {})
         if all(x.device.type == "cpu" for x in tree.tensors(sent).values()):
             for result in results:
-                yield *result, _known_of(_row_of(*result[1:]))
+                yield *result, _known_of(row_of(*result[1:]))
             return
         waiting: list[Result] = []
         for result in results:
@@ -316,15 +316,20 @@ class _Examined:
         """True if the result is a row of the same stack, or a tree of the same kind."""
         if not isinstance(update, Update) or self.expected != expected:
             return False
-        row = _row_of(update, client_state)
+        row = row_of(update, client_state)
         if row is not None and row.stack is not None and row.stack is self.stack:
             return True
         payload, state = self.kinds
         return tree.is_of_kind(update.payload, payload) and tree.is_of_kind(client_state, state)
 
 
-def _row_of(update: object, client_state: object) -> StackedRow | None:
-    """Row of a stack in which an engine left exactly these results, if there is one."""
+def row_of(update: object, client_state: object) -> StackedRow | None:
+    """Row of a stack in which an engine left exactly these results, if there is one.
+
+    Args:
+        update: Result of an engine, of any type.
+        client_state: The client state that came with it.
+    """
     if not isinstance(update, Update) or update.row is None:
         return None
     row = update.row
@@ -345,8 +350,11 @@ class _Known:
 
 
 def _known_of(row: StackedRow | None) -> _Known:
-    """Numbers that an engine has read for a row."""
-    return _Known(row.norm, row.counts) if row and math.isfinite(row.norm) else _Known()
+    """Numbers that an engine has computed for a row."""
+    if row is None or row.numbers is None:
+        return _Known()
+    norm, counts, _ = row.numbers.rows[row.index]
+    return _Known(norm, counts) if math.isfinite(norm) else _Known()
 
 
 def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, _Known]]:
@@ -355,7 +363,7 @@ def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, _Known]]:
     found = iter(on_host([x for of_client in numbers for x in of_client.values()]))
     for (client, update, client_state), of_client in zip(results, numbers, strict=True):
         read = {place: next(found) for place in of_client}
-        known = _known_of(_row_of(update, client_state))
+        known = _known_of(row_of(update, client_state))
         if read and isinstance(update, Update):
             metrics = {name: float(x) for (kind, name), x in read.items() if kind == "metric"}
             update = dataclasses.replace(update, metrics={**update.metrics, **metrics})
@@ -369,8 +377,8 @@ def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[tuple[str,
 
     It is empty if the result cannot be examined like that, whatever it holds.
     """
-    row = _row_of(update, client_state)
-    if not isinstance(update, Update) or (row is not None and math.isfinite(row.norm)):
+    known = _known_of(row_of(update, client_state))
+    if not isinstance(update, Update) or known.norm is not None:
         return {}
     try:
         both = {"payload": update.payload, "client_state": client_state}

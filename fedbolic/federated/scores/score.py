@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, Split
-from fedbolic.federated.aggregators.update import host_or_scalar, split_columns
+from fedbolic.federated.aggregators.update import host_or_scalar, on_host, split_columns
 from fedbolic.federated.scores.metrics import extra_scores, label_scores, measured
 from fedbolic.nn.network.model import Model
 
@@ -149,7 +149,7 @@ def all_on_host(scores: Sequence[Mapping[str, float | Tensor]]) -> list[dict[str
         scores: Numbers of every client, or tensors without axes.
     """
     there = [x for of_client in scores for x in of_client.values() if isinstance(x, Tensor)]
-    return with_numbers(scores, torch.stack(there).tolist() if there else [])
+    return with_numbers(scores, on_host([torch.stack(there)])[0].tolist() if there else [])
 
 
 def with_numbers(

@@ -32,7 +32,7 @@ def stacked(ids, weights, dtype=torch.float64):
     updates = []
     for i, weight in enumerate(weights):
         own = row(payload, i)
-        updates.append(Update(own, float(weight), row=StackedRow(stack, i, own, {}, norm=1.0)))
+        updates.append(Update(own, float(weight), row=StackedRow(stack, i, own, {})))
     return list(zip(ids, updates, strict=True))
 
 
@@ -85,7 +85,7 @@ def test_large_counts_of_a_stack_are_summed_exactly():
     payload = {"n": torch.tensor([2**53 + 1, 2**53 + 1, 3])}
     stack = StackedPayload(payload, (0, 1, 2))
     owns = [row(payload, i) for i in range(3)]
-    rows = [StackedRow(stack, i, own, {}, norm=1.0) for i, own in enumerate(owns)]
+    rows = [StackedRow(stack, i, own, {}) for i, own in enumerate(owns)]
     updates = [Update(own, row=place) for own, place in zip(owns, rows, strict=True)]
     assert Sum().aggregate(enumerate(updates)).payload["n"].item() == 2**54 + 5
 

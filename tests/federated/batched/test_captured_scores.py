@@ -75,7 +75,7 @@ def test_a_graph_scores_the_models_of_each_round(name):
         assert engine.num_graphs == 1
         assert device.replayed == 3
         assert launches[-1] < launches[0] / 2
-        assert device.work.total()["waits"] == device.work.waits["tolist"] == 1
+        assert device.work.total()["waits"] == device.work.waits["copy"] == 1
 
 
 def test_other_clients_data_and_forms_have_graphs_of_their_own(caplog):
