@@ -10,6 +10,7 @@ from tests.federated.simple_method import assert_near
 from tests.house.test_readme import ROOT, blocks
 
 PAGE = [code for _, code in blocks((ROOT / "CONTRIBUTING.md").read_text(), "python")]
+PAGE += [(ROOT / "docs/contribute/scaffold.py").read_text()]
 
 SETTINGS = {"FedProx": {"proximal": 0.3}, "Scaffold": {}}
 OURS = {"FedProx": FedAvg, "Scaffold": Scaffold}
