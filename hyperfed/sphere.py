@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import block_diag, helmert
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from fedbolic.core.rng import Rng
 
@@ -53,7 +54,8 @@ def search(
     .. math:: \min_W \; \frac1\beta \log \sum_{i \ne j} \exp(\beta \, w_i^\top w_j), \quad
         \beta = \beta_0, 3 \beta_0, 9 \beta_0, \dots
 
-    Each start follows the minimum from a smooth problem to one close to Eq. (4).
+    Each start follows the minimum from a smooth problem to one close to Eq. (4). BLAS has one
+    thread: with more the last bits differ, and two processes side by side wait for each other.
 
     Args:
         num_points: Number of points, at least 2.
@@ -74,7 +76,8 @@ def search(
     best, least = None, np.inf
     for i in range(starts):
         points = rng.at("start", i).numpy().standard_normal((num_points, dim))
-        points = _descend(points, first[i % len(first)], least)
+        with threadpool_limits(1, "blas"):
+            points = _descend(points, first[i % len(first)], least)
         largest = _cosines(points).max()
         if best is None or largest < least:
             best, least = points, largest

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch.testing import assert_close
 
 from benchmarks.solvers import LARGE, SEARCHED, levenshtein, rankin
@@ -33,6 +34,19 @@ def searches(monkeypatch, folder):
 
     monkeypatch.setattr("hyperfed.prototypes.search", few)
     return made
+
+
+def test_a_search_has_one_blas_thread_and_gives_back_those_of_before(monkeypatch):
+    def threads():
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    seen = []
+    monkeypatch.setattr(
+        "hyperfed.sphere._descend", lambda points, *_: seen.append(threads()) or points
+    )
+    with threadpool_limits(2, "blas"):
+        search(5, 3, Rng(0), starts=1)
+        assert (seen, threads()) == ([{1}], {2})
 
 
 def largest_cosine(points):
