@@ -10,6 +10,7 @@ from flatland.graphs.ricci import Constant, FormanAbs, FormanInverse, InverseDeg
 from flatland.key_nodes import KeyNodeGCN
 from flatland.method import FlatLand
 from flatland.private_ricci import PrivateForman
+from flatland.rivals.adafgl import AdaFgl, PersonalPropagation
 from flatland.rivals.affinities import GradientNorms, ShiftedCosines, UpdateCosines
 from flatland.rivals.fedgnn import FedGnn
 from flatland.rivals.fedgta import FedGta
@@ -22,6 +23,7 @@ from flatland.rivals.signatures import ExpandedGCN
 
 __all__ = [
     "GCN",
+    "AdaFgl",
     "Constant",
     "ExpandedGCN",
     "FedGnn",
@@ -42,6 +44,7 @@ __all__ = [
     "LorentzGCN",
     "MaskedGCN",
     "NeighbourGenerator",
+    "PersonalPropagation",
     "PrivateForman",
     "ShiftedCosines",
     "StructureGIN",

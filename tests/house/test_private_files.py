@@ -37,10 +37,11 @@ SOURCE = Partitioned()
 PAIRS = HierarchySplit | TripleSplit
 CHANGES = {"rounds": 1, "sends": "table", "backbone": MLP((2,)), "dim": 2}
 COVERED = {
-    "Apfl": "apfl", "Ditto": "ditto", "FedALA": "fedala", "FedAvg": "fedavg", "FedCP": "fedcp",
-    "FedDyn": "feddyn", "FedRep": "fedrep", "FedRoD": "fedrod", "FedStar": "fedstar",
-    "FlatLand": "flatland", "GPFL": "gpfl", "HierarchyEmbedding": "hierarchies",
-    "HyperFed": "hyperfed/h_ce", "KnowledgeEmbedding": "knowledge", "Moon": "moon",
+    "AdaFgl": "adafgl", "Apfl": "apfl", "Ditto": "ditto", "FedALA": "fedala", "FedAvg": "fedavg",
+    "FedCP": "fedcp", "FedDyn": "feddyn", "FedRep": "fedrep", "FedRoD": "fedrod",
+    "FedStar": "fedstar", "FlatLand": "flatland", "GPFL": "gpfl",
+    "HierarchyEmbedding": "hierarchies", "HyperFed": "hyperfed/h_ce",
+    "KnowledgeEmbedding": "knowledge", "Moon": "moon",
     "PFedMe": "pfedme", "PerFedAvg": "perfedavg",
 }  # fmt: skip
 REFUSED = {
