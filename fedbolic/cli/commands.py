@@ -25,6 +25,7 @@ from fedbolic.federated import RunStoppedError
 from fedbolic.hierarchies.ready_tables import make_ready
 from fedbolic.remote import loopback
 from fedbolic.remote.accounts import UNITS, PrivacyAccounts
+from fedbolic.remote.site import Site, different_messages
 from fedbolic.report.html_report import write_page
 from fedbolic.report.text_report import compose, keep
 from fedbolic.run.configuration import (
@@ -292,6 +293,9 @@ def _account(settings: dict[str, Any]) -> int:
     """Create an account, or print what the accounts of some data have spent."""
     asked = settings[settings["action"]]
     with setting_up():
+        if settings["action"] == "site":
+            sys.stdout.write(f"{Site.create(**asked).folder}\n")
+            return 0
         accounts = PrivacyAccounts(asked["folder"], asked["data"])
         if settings["action"] == "create":
             names = ("unit", "epsilon", "dp_delta", "neighbours")
@@ -312,9 +316,12 @@ def _audit(settings: dict[str, Any]) -> int:
     from fedbolic.testing.run_audit import audit_run  # few need it
 
     with setting_up():
+        reports = [Site(folder).check() for folder in settings["sites"]]
         found = audit_run(settings["run"], planted=settings["planted"])
-    sys.stdout.write(str(found))
-    return STOPPED if found.faults else 0
+    sys.stdout.write("".join(map(str, [found, *reports])))
+    for path in different_messages(reports):
+        sys.stdout.write(f"sites received different messages in {path}\n")
+    return STOPPED if any(each.faults for each in [found, *reports]) else 0
 
 
 COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {

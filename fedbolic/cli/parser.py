@@ -60,6 +60,9 @@ def command_line() -> ArgumentParser:
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of a run with privacy.")
     command.add_argument("--planted", type=int, default=1000, help="Least number of canaries.")
+    command.add_argument(
+        "--sites", type=Path, nargs="+", default=[], help="Folders of sites, with transcripts."
+    )
     commands.add_subcommand("audit", command, help=about["audit"])
     return parser
 
@@ -132,3 +135,9 @@ def _add_account_actions(command: ArgumentParser) -> None:
         if name == "create":
             action.add_method_arguments(PrivacyAccounts, "create", as_positional=False)
         actions.add_subcommand(name, action, help=about)
+    action = new_parser()
+    action.add_argument("folder", type=Path, help="Folder of the site.")
+    action.add_argument(
+        "--limits", type=dict[str, int], help="Largest number of requests by kind, as JSON."
+    )
+    actions.add_subcommand("site", action, help="Create keys and limits of a node's transcript.")

@@ -146,7 +146,7 @@ class PrivacyAccounts:
             descriptor = os.open(file, flags, 0o600)
         except FileExistsError as error:
             raise FileExistsError(f"there is an account already: {file}") from error
-        _write(descriptor, {**header, "neighbours": neighbours})
+        append_line(descriptor, {**header, "neighbours": neighbours})
         folder = os.open(self.folder, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
@@ -186,7 +186,7 @@ class PrivacyAccounts:
                 )
             descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
             os.ftruncate(descriptor, length)
-            _write(descriptor, entry)
+            append_line(descriptor, entry)
         return "charge", header["account"], len(entries)
 
     def balance(self, unit: Unit) -> Balance:
@@ -272,8 +272,13 @@ def _read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
     return header, entries, sum(len(line) + 1 for line in lines)
 
 
-def _write(descriptor: int, content: Mapping[str, Any]) -> None:
-    """Append one line, wait until it is on the disk, and close."""
+def append_line(descriptor: int, content: Mapping[str, Any]) -> None:
+    """Append one line of JSON, wait until it is on the disk, and close.
+
+    Args:
+        descriptor: Descriptor of a file that is open for appending.
+        content: Content of the line.
+    """
     with os.fdopen(descriptor, "ab") as file:
         file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
         file.flush()

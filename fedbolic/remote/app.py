@@ -22,6 +22,7 @@ from fedbolic.remote.flower import FlowerTransport, from_records, to_records
 from fedbolic.remote.node import Node, handshake
 from fedbolic.remote.nodes import Nodes
 from fedbolic.remote.score_noise import score_noise_of
+from fedbolic.remote.site import Site
 from fedbolic.run.computing import DTYPES, arithmetic, place
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
 from fedbolic.run.experiment import resume, run
@@ -85,12 +86,14 @@ def answer(content: RecordDict, context: Context) -> RecordDict:
     if starts := request.get("task") == "handshake":
         _last.clear()  # files of data may have changed before a run starts or goes on
     settings, own = _held(context)
+    site = Site(Path(str(context.node_config["site"]))) if "site" in context.node_config else None
     if starts:
-        return to_records(handshake(own))
+        told = handshake(own)
+        return to_records(site.answer("handshake", request, lambda _: told) if site else told)
     evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
     accounts = _accounts(context)
     noise, private = score_noise_of(context.node_config), settings.get("privacy") is not None
-    kept = store, accounts, noise, private
+    kept = store, accounts, noise, private, site
     node = Node(settings["method"], own, settings["channels"], evaluation, *kept)
     device = own.no_inputs.device
     with reproducible(device), arithmetic(settings["precision"], device):

@@ -1,6 +1,7 @@
 """A client on its own machine: the requests it gets, its replies and its client state."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from fedbolic.federated.scores.metrics import measuring
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.score_noise import ScoreNoise
+from fedbolic.remote.site import Site, SiteLimitError, cost_of
 
 
 def purpose(phase: Method) -> str:
@@ -125,6 +127,7 @@ class Node:
         score_noise: Noise of scores under an account of examples; ``None`` withholds them.
         private: Whether the node's configuration has ``privacy``, so that the server makes the
             updates private: the node then sends payloads alone.
+        site: Limits and transcript of the site; ``None`` for neither.
     """
 
     method: Method
@@ -135,6 +138,7 @@ class Node:
     accounts: PrivacyAccounts | None = None
     score_noise: ScoreNoise | None = None
     private: bool = False
+    site: Site | None = None
 
     def reply(self, request: Tree) -> Tree:
         """Reply to a request of :func:`make_request`, or ``{"error": class name}``.
@@ -143,13 +147,34 @@ class Node:
             request: Request as received; an invalid request is reported as an error, too.
         """
         try:
+            kind = "scores" if request["task"] == "scores" else request["purpose"]
+            work = functools.partial(self._work, request)
+            return work([]) if self.site is None else self.site.answer(kind, request, work)
+        except SiteLimitError as error:
+            logger.warning("client %d: %s", self.client.id, error)
+            return {"scores": {}} if request["task"] == "scores" else {"error": str(error)}
+        except Exception as error:
+            return self._failed(error)
+
+    def _work(self, request: Tree, costs: list[Tree]) -> Tree:
+        """Reply, with what it charges in a list; an error is one, too."""
+
+        def charge(ledger: PrivacyLedger, num_releases: int) -> tuple[str | int, ...]:
+            name = self._charge(ledger, num_releases)
+            costs.append(cost_of(ledger, num_releases))
+            return name
+
+        try:
             self.method.check_deployed()
             self._check_accounts()
-            with measuring(self.evaluation.metrics), charging(self._charge):
+            with measuring(self.evaluation.metrics), charging(charge):
                 return _TASKS[request["task"]](self, request)
         except Exception as error:  # the server continues without this client
-            logger.exception("client %d cannot reply", self.client.id)
-            return {"error": type(error).__name__}
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Tree:
+        logger.error("client %d cannot reply", self.client.id, exc_info=error)
+        return {"error": type(error).__name__}
 
     def _check_accounts(self) -> None:
         name, unit = type(self.method).__name__, self.method.traits.privacy_unit

@@ -1,0 +1,258 @@
+"""Limits and transcript of a site: what its node answers, how often, at which cost."""
+
+import hashlib
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedbolic.core.imports import extra
+from fedbolic.core.tree_bytes import tree_digest
+from fedbolic.core.types import Tree
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.remote.accounts import append_line
+
+with extra("run", "fedbolic.remote"):
+    from filelock import FileLock
+
+REQUEST_KINDS = ("handshake", "train", "fine_tuning", "ridge_head", "scores")
+"""Kinds of requests."""
+
+
+class SiteLimitError(ValueError):
+    """Refusal by a site's limits, whose text is sent, since it says nothing about data."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Folder of a site, with its limits, its keys and the signed transcript of its node.
+
+    ``limits.json`` is the owner's and may be missing: the largest number of different requests of
+    every kind, over all runs, ``{"train": 30, "scores": 0}``; kinds that it does not name are
+    refused, except for handshakes. ``0.key`` signs, and ``0.pub``, for whoever checks, goes to them
+    on a way of its own. A line of ``transcript`` holds an entry, the hash of the line before and a
+    signature (Ed25519). It is on the disk before a request is worked on, and another one before the
+    reply is sent, so what an interruption hides is an answer that nobody got. Lines that the owner
+    cuts off at the end do not show.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        ValueError: If the limits are no numbers by kind.
+
+    Example:
+        >>> import tempfile
+        >>> site = Site.create(Path(tempfile.mkdtemp()), {"train": 1})
+        >>> site.ask("train", "a", {})
+        >>> site.ask("scores", "b", {})
+        Traceback (most recent call last):
+        ...
+        fedbolic.remote.site.SiteLimitError: this site answers no scores
+    """
+
+    folder: Path
+    limits: dict[str, int] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        file = self.folder / "limits.json"
+        found = json.loads(file.read_text()) if file.exists() else None
+        sound = found is None or (
+            isinstance(found, dict)
+            and found.keys() <= set(REQUEST_KINDS)
+            and all(type(n) is int and n >= 0 for n in found.values())
+        )
+        if not sound:
+            raise ValueError(
+                f"{file} must give numbers of requests by kind: {', '.join(REQUEST_KINDS)}"
+            )
+        object.__setattr__(self, "limits", found)
+
+    @property
+    def file(self) -> Path:
+        """File of the transcript."""
+        return self.folder / "transcript"
+
+    @classmethod
+    def create(cls, folder: Path, limits: dict[str, int] | None = None) -> "Site":
+        """Create the folder of a site, with new keys.
+
+        Args:
+            folder: The folder.
+            limits: Content of ``limits.json``; ``None`` for no limits.
+
+        Raises:
+            ValueError: If it holds a key already, or the limits are no numbers by kind.
+        """
+        from fedbolic.federated.secure.keys import write_identities  # needs the extra secure
+
+        write_identities(folder, 1)
+        if limits is not None:
+            (folder / "limits.json").write_text(json.dumps(limits))
+        return cls(folder)
+
+    def answer(self, kind: str, request: Tree, work: Callable[[list[Tree]], Tree]) -> Tree:
+        """Reply to a request, booked before and after it is worked on.
+
+        Args:
+            kind: Kind of the request.
+            request: The request.
+            work: Gives the reply, and appends what it charges to a list.
+
+        Raises:
+            SiteLimitError: If the limits refuse it.
+        """
+        name, facts = tree_digest(request).hex(), {}
+        if "message" in request:
+            facts["message"] = tree_digest(request["message"]).hex()
+            facts["path"] = str(request["path"])
+        self.ask(kind, name, facts)
+        costs: list[Tree] = []
+        reply = work(costs)
+        self.tell(name, reply, costs)
+        return reply
+
+    def ask(self, kind: str, name: str, facts: dict[str, Any]) -> None:
+        """Book a request before it is worked on; the same request again is free.
+
+        Args:
+            kind: Kind of the request.
+            name: Digest of the request.
+            facts: Further entries of the line.
+
+        Raises:
+            SiteLimitError: If the limits refuse it.
+        """
+        kind = kind if kind in REQUEST_KINDS else "unknown"
+        with FileLock(f"{self.file}.lock", mode=0o600):
+            entries = [entry for entry, _, _ in self._lines()]
+            asked = {e["request"] for e in entries if e["event"] == "asked" and e["kind"] == kind}
+            most = None if self.limits is None or kind == "handshake" else self.limits.get(kind, 0)
+            most = 0 if kind == "unknown" else most
+            if most is not None and name not in asked and len(asked) >= most:
+                self._append({"event": "refused", "kind": kind, "request": name})
+                number = f"at most {most} requests of kind" if most else "no"
+                raise SiteLimitError(f"this site answers {number} {kind}")
+            self._append({"event": "asked", "kind": kind, "request": name, **facts})
+
+    def tell(self, name: str, reply: Tree, costs: list[dict[str, Any]]) -> None:
+        """Book a reply before it is sent.
+
+        Args:
+            name: Digest of the request.
+            reply: The reply.
+            costs: What it charged to accounts.
+        """
+        digest = tree_digest(reply).hex()
+        with FileLock(f"{self.file}.lock", mode=0o600):
+            self._append({"event": "told", "request": name, "reply": digest, "costs": costs})
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        from fedbolic.federated.secure.keys import read_secret, sign  # needs the extra secure
+
+        entry = {**entry, "before": next((digest for *_, digest in reversed(self._lines())), "")}
+        signature = sign(read_secret(self.folder, 0), _text(entry)).hex()
+        descriptor = os.open(self.file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        os.ftruncate(descriptor, self.file.read_bytes().rfind(b"\n") + 1)  # an interrupted line
+        append_line(descriptor, {**entry, "signature": signature})
+
+    def _lines(self) -> list[tuple[dict[str, Any], str, str]]:
+        """Entries, their signatures and the hashes of the whole lines."""
+        lines = self.file.read_bytes().split(b"\n")[:-1] if self.file.exists() else []
+        found = [(json.loads(line), hashlib.sha256(line).hexdigest()) for line in lines]
+        return [(entry, entry.pop("signature"), digest) for entry, digest in found]
+
+    def check(self) -> "SiteReport":
+        """Check signatures, hashes and limits, and sum up the transcript.
+
+        Raises:
+            FileNotFoundError: If there is no transcript or no public key.
+        """
+        from fedbolic.federated.secure.keys import is_signed, read_identity
+
+        public, last, faults = read_identity(self.folder, 0), "", list[str]()
+        if not self.file.exists():
+            raise FileNotFoundError(f"{self.file} is missing")
+        asked, messages = defaultdict[str, set[str]](set), dict[str, str]()
+        releases, epsilons = Counter[str](), dict[str, tuple[float, int]]()
+        try:
+            for number, (entry, signature, digest) in enumerate(self._lines(), 1):
+                if not is_signed(public, _text(entry), bytes.fromhex(signature)):
+                    faults.append(f"line {number} is not signed by the site")
+                if entry["before"] != last:
+                    faults.append(f"a line is missing or was moved before line {number}")
+                last = digest
+                if entry["event"] == "asked":
+                    asked[entry["kind"]].add(entry["request"])
+                    if "path" in entry and entry["kind"] == "train":
+                        messages[entry["path"]] = entry["message"]
+                if entry["event"] == "told" and entry["request"] not in set().union(
+                    *asked.values()
+                ):
+                    faults.append(f"line {number} replies to nothing that was asked")
+                for cost in entry.get("costs", ()):
+                    releases[cost["mechanism"]] += cost["releases"]
+                    epsilons[cost["mechanism"]] = cost["epsilon"], cost["rounds"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            faults.append("the transcript is damaged")
+        for kind, most in (self.limits or {}).items():
+            if len(asked[kind]) > most:
+                faults.append(f"{len(asked[kind])} requests of {kind} were answered, not {most}")
+        epsilon = sum(e * -(-releases[m] // rounds) for m, (e, rounds) in epsilons.items())
+        counts = {kind: len(asked[kind]) for kind in REQUEST_KINDS if asked[kind]}
+        return SiteReport(self.folder.name, counts, epsilon, messages, tuple(faults))
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """Sum of a transcript.
+
+    Args:
+        name: Name of the site's folder.
+        counts: Number of different requests of every kind.
+        epsilon: Epsilon of all that was charged to accounts, plans counted whole.
+        messages: Digest of the server's message by exchange.
+        faults: What is wrong, one sentence each.
+    """
+
+    name: str
+    counts: dict[str, int]
+    epsilon: float
+    messages: dict[str, str]
+    faults: tuple[str, ...]
+
+    def __str__(self) -> str:
+        asked = ", ".join(f"{n} {kind}" for kind, n in self.counts.items())
+        found = "".join(f"FAULT: site {self.name}: {fault}\n" for fault in self.faults)
+        return f"site {self.name}: {asked}; charged epsilon {self.epsilon:.4g}\n{found}"
+
+
+def cost_of(ledger: PrivacyLedger, num_releases: int) -> dict[str, Any]:
+    """Entry of a transcript about a charge.
+
+    Args:
+        ledger: Ledger of the planned run.
+        num_releases: Number of releases that are charged.
+    """
+    planned = {"rounds": ledger.rounds, "epsilon": ledger.epsilon(ledger.rounds)}
+    return {"mechanism": repr(ledger), "releases": num_releases, **planned}
+
+
+def different_messages(reports: list[SiteReport]) -> list[str]:
+    """Exchanges in which sites received different messages; so may methods with personal ones.
+
+    Args:
+        reports: Reports of the sites of one run.
+    """
+    found = defaultdict[str, set[str]](set)
+    for report in reports:
+        for path, message in report.messages.items():
+            found[path].add(message)
+    return [path for path, messages in found.items() if len(messages) > 1]
+
+
+def _text(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, sort_keys=True).encode()

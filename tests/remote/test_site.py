@@ -1,0 +1,187 @@
+"""Limits and transcripts of sites: what a server gets, and what whoever checks finds."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from fedbolic.cli.commands import execute
+from fedbolic.remote.accounts import PrivacyAccounts
+from fedbolic.remote.nodes import Nodes
+from fedbolic.remote.site import Site, SiteLimitError, different_messages
+from tests.federated.simple_method import SMALL, federation, train
+from tests.remote.transports import Here
+
+DATA = federation((5, 6, 7))
+
+
+def at_sites(folder, limits=None, method=SMALL, **settings):
+    """Nodes that each have a site, their engine and federation, and the sites."""
+    transport = Here(method, DATA, folder, **settings)
+    sites = [Site.create(folder / f"site{i}", limits) for i in range(3)]
+    for number, node in transport.nodes.items():
+        transport.nodes[number] = dataclasses.replace(node, site=sites[node.client.id])
+    nodes = Nodes(transport, 3)
+    return nodes, nodes.federation(None).to("cpu", torch.float64), sites
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """Sites after a run of three rounds, and what the server knows."""
+    nodes, seen, sites = at_sites(tmp_path_factory.mktemp("run"), {"train": 3, "scores": 9})
+    (*_, last), _ = train(SMALL, seen, engine=nodes)
+    return sites, last
+
+
+def copied(site, folder):
+    """A copy of a site without its private key, as whoever checks has it."""
+    (folder / "copy").mkdir()
+    for name in ("0.pub", "transcript", "limits.json"):
+        (folder / "copy" / name).write_bytes((site.folder / name).read_bytes())
+    return folder / "copy"
+
+
+def test_a_transcript_says_what_was_asked(told, tmp_path):
+    reports = [Site(site.folder).check() for site in told[0]]
+    assert [report.counts["train"] for report in reports] == [3, 3, 3]
+    assert not any(report.faults for report in reports)
+    assert not different_messages(reports)
+    paths = [json.loads(path) for path in reports[0].messages]
+    assert [path[:2] for path in paths] == [["round", 1], ["round", 2], ["round", 3]]
+    assert not Site(copied(told[0][0], tmp_path)).check().faults  # no private key is needed
+
+
+def changed(lines):
+    lines[0] = lines[0].replace(b'"kind": "train"', b'"kind": "scores"')
+
+
+def removed(lines):
+    del lines[2]
+
+
+def moved(lines):
+    lines[2:4] = lines[3], lines[2]
+
+
+def forged(lines):
+    """A line of nobody, with the right hash."""
+    import hashlib
+
+    last = hashlib.sha256(lines[-1]).hexdigest()
+    entry = {"event": "told", "request": "", "reply": "", "costs": [], "before": last}
+    lines.append(json.dumps({**entry, "signature": "00" * 64}).encode())
+
+
+def cut(lines):
+    lines[2] = lines[2][:40]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (changed, "line 1 is not signed"),
+        (removed, "missing or was moved before line 3"),
+        (moved, "missing or was moved before line 3"),
+        (forged, "is not signed"),
+        (cut, "damaged"),
+    ],
+)
+def test_an_altered_transcript_is_found(fault, words, told, tmp_path):
+    folder = copied(told[0][1], tmp_path)
+    lines = (folder / "transcript").read_bytes().split(b"\n")[:-1]
+    fault(lines)
+    (folder / "transcript").write_bytes(b"".join(line + b"\n" for line in lines))
+    assert any(words in found for found in Site(folder).check().faults)
+
+
+def test_the_key_of_another_site_does_not_fit(told, tmp_path):
+    folder = copied(told[0][0], tmp_path)
+    (folder / "0.pub").write_bytes((told[0][1].folder / "0.pub").read_bytes())
+    assert Site(folder).check().faults
+
+
+def test_limits_hold_and_a_refusal_says_why(told):
+    """A fourth request is refused by text, the third one again is free, and nothing is booked."""
+    sites, last = told
+    state, before = last.server_state, Site(sites[0].folder).check()
+    with pytest.raises(SiteLimitError, match="at most 3 requests of kind train"):
+        sites[0].answer("train", {"message": state, "path": "[]"}, lambda _: {})
+    with pytest.raises(SiteLimitError, match="no fine_tuning"):
+        sites[0].answer("fine_tuning", {}, lambda _: {})
+    with pytest.raises(SiteLimitError, match="no unknown"):
+        sites[0].answer("anything", {}, lambda _: {})
+    name = next(e["request"] for e, *_ in sites[0]._lines() if e.get("kind") == "train")
+    sites[0].ask("train", name, {})
+    after = Site(sites[0].folder).check()
+    assert (after.counts, after.faults) == (before.counts, ())
+
+
+def test_a_run_goes_on_without_a_site_that_refuses(tmp_path, caplog):
+    nodes, seen, sites = at_sites(tmp_path, {"train": 3})
+    sites[0].folder.joinpath("limits.json").write_text('{"train": 1}')
+    transport = nodes.transport
+    for number, node in transport.nodes.items():
+        if node.client.id == 0:
+            strict = Site(sites[0].folder)
+            transport.nodes[number] = dataclasses.replace(node, site=strict)
+    train(SMALL, seen, engine=nodes)
+    assert "this site answers at most 1 requests of kind train" in caplog.text
+    assert [Site(s.folder).check().counts["train"] for s in sites] == [1, 3, 3]
+
+
+def test_more_requests_than_allowed_are_a_fault(told, tmp_path):
+    folder = copied(told[0][2], tmp_path)
+    (folder / "limits.json").write_text('{"train": 2, "scores": 9}')
+    assert Site(folder).check().faults == ("3 requests of train were answered, not 2",)
+
+
+def test_an_interrupted_line_is_no_fault_and_hides_no_answer(told, tmp_path):
+    folder = tmp_path / "site"
+    site = Site.create(folder)
+    site.answer("train", {"message": {}, "path": "[]"}, lambda _: {"a": 1})
+    with site.file.open("ab") as file:
+        file.write(b'{"event": "told", "req')
+    assert not site.check().faults
+    site.answer("train", {"message": {}, "path": "[1]"}, lambda _: {"a": 1})
+    assert (found := site.check()).counts == {"train": 2}
+    assert not found.faults
+
+
+def test_sites_with_different_messages_are_told(tmp_path):
+    sites = [Site.create(tmp_path / name) for name in "ab"]
+    for site, model in zip(sites, (1.0, 2.0), strict=True):
+        for message, path in (({"w": 0.0}, "first"), ({"w": model}, "second")):
+            site.answer("train", {"message": message, "path": path}, lambda _: {})
+    assert different_messages([site.check() for site in sites]) == ["second"]
+
+
+def test_costs_are_those_of_the_account(tmp_path):
+    pytest.importorskip("dp_accounting")
+    from tests.remote.test_budgets import NOISY
+
+    accounts = PrivacyAccounts(tmp_path / "accounts", "client0")
+    for i in range(3):
+        one = dataclasses.replace(accounts, data=f"client{i}")
+        one.create("example", epsilon=9.0, dp_delta=1e-2)
+    given = {"method": NOISY, "accounts": tmp_path / "accounts"}
+    nodes, seen, sites = at_sites(tmp_path, {"train": 9}, **given)
+    train(NOISY, seen, engine=nodes)
+    (found, *_), balance = [site.check() for site in sites], accounts.balance("example")
+    assert found.epsilon == pytest.approx(balance.epsilon)
+    assert found.epsilon > 0
+
+
+@pytest.mark.parametrize("limits", ['{"trian": 3}', '{"train": -1}', '{"train": true}', "[]"])
+def test_limits_that_say_nothing_are_refused(limits, tmp_path):
+    (tmp_path / "limits.json").write_text(limits)
+    with pytest.raises(ValueError, match="numbers of requests by kind"):
+        Site(tmp_path)
+
+
+def test_a_site_is_created_by_a_command(tmp_path, capsys):
+    words = ["account", "site", str(tmp_path / "site"), "--limits", '{"train": 30, "scores": 0}']
+    assert execute(words) == 0
+    assert Site(tmp_path / "site").limits == {"train": 30, "scores": 0}
+    assert str(tmp_path / "site") in capsys.readouterr().out
+    assert (tmp_path / "site" / "0.key").stat().st_mode & 0o777 == 0o600
