@@ -34,6 +34,12 @@ class Formula(ABC):
     The gradient is then given ``None`` for an output that has none.
     """
 
+    viewed: ClassVar[bool] = False
+    """True if the first input is a view of the parts, by :meth:`first`; it is then not kept."""
+
+    unread: ClassVar[bool] = False
+    """True if the gradient does not read the output, which is then not kept for it."""
+
     @staticmethod
     @abstractmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -41,6 +47,11 @@ class Formula(ABC):
 
         Second derivatives are those of :meth:`gradient` through these expressions.
         """
+
+    @staticmethod
+    def first(parts: tuple[Tensor, ...]) -> Tensor:
+        """The first input as a view of the parts, if the formula is ``viewed``."""
+        raise NotImplementedError
 
     @staticmethod
     @abstractmethod
@@ -80,18 +91,23 @@ def fused(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-            _keep(ctx, inputs, output)
+            _keep(formula, ctx, inputs, output)
 
         @staticmethod
         def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-            return _gradients(formula, *_known(ctx), grad_outputs)
+            inputs, parts = _known(formula, ctx)
+            if formula.unread:
+                if grad_outputs[0] is None:
+                    return (None,) * len(inputs)
+                parts = grad_outputs[0], *parts  # of the shape of the output
+            return _gradients(formula, inputs, parts, grad_outputs)
 
     class Eager(Traced):
         """Form with a forward derivative."""
 
         @staticmethod
         def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, ...]:
-            return _directional(formula, *_known(ctx), grad_inputs)
+            return _directional(formula, *_known(formula, ctx), grad_inputs)
 
     def function(*inputs: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -106,12 +122,13 @@ def fused(
     return function
 
 
-def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+def _keep(formula: type[Formula], ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     """Save what derivatives read, for :func:`_known`."""
+    inputs = inputs[formula.viewed :]
     ctx.constants = [None if isinstance(x, Tensor) else x for x in inputs]
-    kept = (*(x for x in inputs if isinstance(x, Tensor)), *output)
-    ctx.save_for_backward(*kept)
-    ctx.save_for_forward(*kept)
+    kept = tuple(x for x in inputs if isinstance(x, Tensor))
+    ctx.save_for_backward(*kept, *output[formula.unread :])
+    ctx.save_for_forward(*kept, *output)
     ctx.set_materialize_grads(False)
 
 
@@ -187,11 +204,12 @@ def _values(
         return (values if quick else formula.parts)(*inputs)
 
 
-def _known(ctx: Any) -> tuple[tuple, tuple]:
+def _known(formula: type[Formula], ctx: Any) -> tuple[tuple, tuple]:
     """Inputs and parts."""
     saved = iter(ctx.saved_tensors)
-    inputs = tuple(next(saved) if x is None else x for x in ctx.constants)
-    return inputs, tuple(saved)
+    inputs = [next(saved) if x is None else x for x in ctx.constants]
+    parts = tuple(saved)
+    return (formula.first(parts), *inputs) if formula.viewed else tuple(inputs), parts
 
 
 def _gradients(

@@ -8,10 +8,39 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.functional import pad, scaled_dot_product_attention
+from typing_extensions import override
 
-from fedbolic.formulas.fused import is_traced
-from fedbolic.formulas.numerics import without_casts
+from fedbolic.formulas.fused import Formula, fused, is_traced
+from fedbolic.formulas.numerics import dot, without_casts
 from fedbolic.manifolds import Lorentz
+
+
+class _Centroid(Formula):
+    """Space coordinates of a weighted mean of points over its Minkowski length in radii."""
+
+    unread = True
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        mean, c = inputs
+        time, s = mean[..., :1], mean[..., 1:]
+        size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+        scale = (c * (time - size) * (time + size)).clamp(min=1).rsqrt()
+        return s * scale, scale
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (mean, c), (_, scale), (g,) = inputs, parts, grad_outputs
+        time, s = mean[..., :1], mean[..., 1:]
+        by_log = dot(g, s) * scale * (scale < 1)
+        bend = c * by_log * scale * scale
+        by_mean = torch.cat((-bend * time, torch.addcmul(g * scale, s, bend)), -1)
+        return by_mean, by_log / (-2 * c) if isinstance(c, Tensor) else None
+
+
+_centroid = fused(_Centroid)
 
 
 def attended(
@@ -47,9 +76,7 @@ def attended(
     with without_casts(query.device):
         signs = pad(query.new_ones(dim), (1, 0), value=-1.0)
         mean = _means(query * (2 * scale * signs), key, value, mask, dropout)
-    time, s = mean.split((1, dim), -1)
-    size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-    return s * (space.c * (time - size) * (time + size)).clamp(min=1).rsqrt()
+    return _centroid(mean, space.c)
 
 
 def _means(

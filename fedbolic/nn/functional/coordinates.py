@@ -22,7 +22,7 @@ from fedbolic.nn.functional.space import wide
 class _HyperboloidPoint(Formula):
     """``hyperboloid_point`` in two passes over the data, with one pass for the derivative."""
 
-    closed = True
+    closed = viewed = True
 
     @override
     @staticmethod
@@ -33,8 +33,13 @@ class _HyperboloidPoint(Formula):
 
     @override
     @staticmethod
+    def first(parts: tuple[Tensor, ...]) -> Tensor:
+        return parts[0][..., 1:]
+
+    @override
+    @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor | None) -> tuple:
-        (_, c), time, s = inputs, parts[0][..., :1], parts[0][..., 1:]
+        (s, c), time = inputs, parts[0][..., :1]
         (gradient,) = grad_outputs
         if gradient is None:
             return None, None

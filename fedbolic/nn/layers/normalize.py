@@ -1,7 +1,7 @@
 """Batch norm, layer norm and RMS norm of points."""
 
 from abc import ABC
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,6 +10,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.core import check
+from fedbolic.formulas.fused import Formula, fused
+from fedbolic.formulas.numerics import dot
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.curvature import load_numbers
 from fedbolic.nn.functional.coordinates import space_part, with_space_part
@@ -308,6 +310,32 @@ class HyperbolicLayerNorm(CoordinateNorm):
         return self.rounded(with_space_part(space, s), x, self.weight)
 
 
+class _RMSNorm(Formula):
+    """``rms_norm`` of torch with its derivative in closed form, in half the time."""
+
+    unread = True
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, gain, eps = inputs
+        size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+        scale = (size * size / s.shape[-1] + eps).rsqrt()
+        return s * scale * gain, scale
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (s, gain, _), (_, scale), (g,) = inputs, parts, grad_outputs
+        scaled = g * scale
+        by_s = scaled * gain
+        bend = dot(by_s, s) * (scale * scale / -s.shape[-1])
+        return torch.addcmul(by_s, s, bend), scaled * s if isinstance(gain, Tensor) else None
+
+
+_rms_norm = fused(_RMSNorm)
+
+
 class HyperbolicRMSNorm(CoordinateNorm):
     r"""RMS norm of the space coordinates on the hyperboloid; the time coordinate is recomputed.
 
@@ -356,5 +384,4 @@ class HyperbolicRMSNorm(CoordinateNorm):
         Args:
             s: Space coordinates on the hyperboloid.
         """
-        gain = None if self.weight is None else wide(self.weight)
-        return functional.rms_norm(s, (self.num_features,), gain, self.eps)
+        return _rms_norm(s, 1.0 if self.weight is None else wide(self.weight), self.eps)

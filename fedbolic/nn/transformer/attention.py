@@ -1,6 +1,7 @@
 """Attention between points of the hyperboloid."""
 
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
@@ -161,19 +162,19 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             ValueError: If a tensor has the wrong shape or dtype.
         """
         self.check_sets(x)
-        if context is None:
-            context = x
-        else:
+        if context is not None:
             self.check_sets(context, name="context", like=x)
-        check_mask(mask, x, context.shape[-2])
-        space = self.manifold
-        if self.stream == "points":
-            s = self.attend(x, self.keys_and_values(context), mask=mask)
-            y = hyperboloid_point(space, s)
+        check_mask(mask, x, (x if context is None else context).shape[-2])
+        space, points = self.manifold, self.stream == "points"
+        v = x if points else points_to_tangents(space, x)
+        if context is None:
+            query, *given = self.heads(v)
         else:
-            v = points_to_tangents(space, x)
-            w = v if context is x else points_to_tangents(space, context)
-            y = tangents_to_points(space, self.attend(v, self.keys_and_values(w), mask=mask))
+            (query,) = self.heads(v, (self.query,))
+            w = context if points else points_to_tangents(space, context)
+            given = self.heads(w, (self.key, self.value))
+        place = hyperboloid_point if points else tangents_to_points
+        y = place(space, self.attend(query, given, mask=mask))
         return self.rounded(y, x, self.query.weight)
 
     def check_sets(self, x: Tensor, *, name: str = "x", like: Tensor | None = None) -> None:
@@ -199,39 +200,58 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
                 f"shape {tuple(x.shape)}: use expand"
             )
 
-    def keys_and_values(self, context: Float[Tensor, "*batch m _"], *, start: int = 0) -> Heads:
-        """Keys and values of all heads, in float32 or float64, which decoding keeps.
+    def heads(
+        self,
+        x: Float[Tensor, "*batch n _"],
+        maps: Sequence[Any] = (),
+        *,
+        start: int = 0,
+    ) -> Heads:
+        """Points of all heads for each of some maps, in float32 or float64.
 
         Args:
-            context: Points, or tangents if the stream is ``tangents``.
-            start: Position of the first of them.
+            x: Points, or tangents if the stream is ``tangents``.
+            maps: Some of ``query``, ``key`` and ``value``, in this order; by default all.
+            start: Position of the first of ``x``.
         """
-        key = self._heads(self.key, context, start)
-        return key, self._heads(self.value, context)
+        maps = maps or (self.query, self.key, self.value)
+        points = isinstance(self.out, Linear)
+        each = [
+            of.space_coordinates(x) if points else wide(of(x.to(of.weight.dtype))) for of in maps
+        ]
+        s = torch.cat(each, -1) if len(each) > 1 else each[0]
+        s = s.unflatten(-1, (len(maps), self.num_heads, self.head_dim))
+        if self.rotary_base is not None:
+            number = len(maps) - (maps[-1] is self.value)  # values are not turned
+            turned, *rest = s.split((number, len(maps) - number), -3)
+            turned = rotated(turned, self.rotary_base, start=start, axis=-4)
+            s = torch.cat((turned, *rest), -3)
+        if not points:
+            scale = self.head_dim**-0.5
+            s = s * (scale * exp_factors(self.c, scale * length_of(s))[0])
+        return hyperboloid_point(self.manifold, s).movedim(-4, -2).unbind(-4)
 
     def attend(
         self,
-        x: Float[Tensor, "*batch n _"],
-        keys_and_values: Heads,
+        query: Float[Tensor, "*batch heads n ambient"],
+        keys_and_values: Sequence[Tensor],
         *,
         mask: Bool[Tensor, "*#batch n m"] | None = None,
-        start: int = 0,
     ) -> Float[Tensor, "*batch n dim"]:
         """Outputs of the attention: space coordinates of points, or tangents at the origin.
 
         They are in float32 or float64. Nothing is checked.
 
         Args:
-            x: Points or tangents that give the queries.
-            keys_and_values: What ``keys_and_values`` gave.
+            query: Queries of all heads.
+            keys_and_values: Keys and values of all heads.
             mask: True where a query may attend to a key.
-            start: Position of the first query.
         """
         space, root = self.manifold, self.head_dim**0.5
         drops = self.training and self.dropout.p > 0
         s = attended(
             space,
-            self._heads(self.query, x, start),
+            query,
             *keys_and_values,
             scale=space.c / root if isinstance(self.out, Linear) else root / 2,
             mask=mask if mask is None or mask.ndim == 2 else mask.unsqueeze(-3),
@@ -242,19 +262,6 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             return self.out.space_coordinates(self.rounded(whole, self.out.weight))
         v = s * (root * log_factor(space.c, length_of(s)))
         return wide(self.out(v.transpose(-2, -3).flatten(-2).to(self.out.weight.dtype)))
-
-    def _heads(
-        self, linear: Linear | nn.Linear, x: Tensor, start: int | None = None
-    ) -> Float[Tensor, "*batch heads n ambient"]:
-        points = isinstance(linear, Linear)
-        s = linear.space_coordinates(x) if points else wide(linear(x.to(linear.weight.dtype)))
-        s = s.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
-        if self.rotary_base is not None and start is not None:
-            s = rotated(s, self.rotary_base, start=start)
-        if not points:
-            scale = self.head_dim**-0.5
-            s = s * (scale * exp_factors(self.c, scale * length_of(s))[0])
-        return hyperboloid_point(self.manifold, s)
 
     @override
     def extra_repr(self) -> str:

@@ -100,23 +100,23 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
         check_mask(mask, x, start + x.shape[-2])
         v = wide(x[..., 1:]) if points else points_to_tangents(space, x)
         h = self._normed(v, 0)
-        kept = self.attention.keys_and_values(h, start=start)
+        query, *kept = self.attention.heads(h, start=start)
         if past:
-            kept = tuple(torch.cat(both, -2) for both in zip(past[:2], kept, strict=True))
-        v = self._added(v, 0, self.attention.attend(h, kept, mask=mask, start=start))
+            kept = [torch.cat(both, -2) for both in zip(past[:2], kept, strict=True)]
+        v = self._added(v, 0, self.attention.attend(query, kept, mask=mask))
         if memory is not None:
-            across = past[2:]
+            across, cross = past[2:], self.cross_attention
             if not past:
                 self.attention.check_sets(memory, name="memory", like=x)
                 given = memory if points else points_to_tangents(space, memory)
-                across = self.cross_attention.keys_and_values(given)
+                across = cross.heads(given, (cross.key, cross.value))
             check_mask(memory_mask, x, across[0].shape[-2], name="memory_mask")
-            h = self._normed(v, 1)
-            v = self._added(v, 1, self.cross_attention.attend(h, across, mask=memory_mask))
-            kept = (*kept, *across)
+            (query,) = cross.heads(self._normed(v, 1), (cross.query,))
+            v = self._added(v, 1, cross.attend(query, across, mask=memory_mask))
+            kept += across
         v = self._added(v, len(self.norms) - 1, self._fed_forward(v))
         place = hyperboloid_point if points else tangents_to_points
-        return self.rounded(place(space, v), x, self.log_weights), kept
+        return self.rounded(place(space, v), x, self.log_weights), tuple(kept)
 
     def _normed(self, v: Tensor, branch: int) -> Tensor:
         """Points or tangents in the dtype of the parameters, the inputs of a branch."""

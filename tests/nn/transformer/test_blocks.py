@@ -151,7 +151,7 @@ def test_without_a_transform_attention_is_torchs_kernel(monkeypatch):
     assert not called
 
 
-@pytest.mark.parametrize(("stream", "most"), [("points", 340), ("tangents", 400)])
+@pytest.mark.parametrize(("stream", "most"), [("points", 305), ("tangents", 295)])
 def test_a_block_on_a_cuda_device_waits_for_nothing(stream, most):
     block = LorentzEncoderBlock(Lorentz(1.0), 8, 2, stream=stream)
     with rehearsal() as device:
