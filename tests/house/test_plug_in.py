@@ -57,8 +57,8 @@ def planetoid(folder):
 
 def test_the_page_has_the_examples_that_are_tested_here():
     words = ["load_digits()\nx = torch.tensor(digits.images", "Planetoid("]
-    words += ["RiemannianAdam", "Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("]
-    words += ["EntailmentContrast(", "Adapted(", "Conv2d(space", "body.decode("]
+    words += ["Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("]
+    words += ["Adapted(", "Conv2d(space", "body.decode("]
     assert {example(word) for word in words} == set(EXAMPLES)
 
 
@@ -95,8 +95,8 @@ def test_a_language_model_learns_to_continue_a_text():
 @pytest.mark.parametrize(
     "word",
     [
-        *("RiemannianAdam", "Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("),
-        *("EntailmentContrast(", "Adapted(", "Conv2d(space"),
+        *("Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("),
+        *("Adapted(", "Conv2d(space"),
     ],
 )
 def test_a_short_example_runs(word, tmp_path, monkeypatch):
