@@ -12,6 +12,9 @@
 # make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
 # make release  wheel, sdist and site, wheel and sdist used in empty environments of OLDEST and NEWEST
 #             Python, and the notes of the tag from the changelog, in build/release
+# make ends   make test with the lowest Python and torch that are declared, in build/OLDEST, then with the
+#             newest packages and NEWEST Python
+# make image  builds the Docker image, where docker runs
 # make layers  trains layers with the oldest torch that they support, or with TORCH=2.5.1
 # make kernels  interprets and compiles the Triton kernels; needs pip install triton (1 GB)
 # make rehearse  every engine and the tests of GPUs on simulated CUDA devices; takes ten minutes
@@ -20,7 +23,9 @@ PYTHON ?= python3
 # OpenBLAS, by which scipy searches prototypes, takes a thread a core in every process: those of two
 # processes wait for each other, and a second becomes a minute
 export OPENBLAS_NUM_THREADS := 1
-BIN := .venv/bin
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := --constraint constraints.txt
 # a process per core, up to 4: each takes most of a gigabyte
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
@@ -49,12 +54,13 @@ SLOWEST := --durations=30
 HANGING := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TORCH := 2.4.1
 OLDEST := python3.11
-NEWEST := python3.13
+NEWEST := python3.14
+LOWEST := $(shell sed -n 's/^ *"\(torch\)>=\(.*\)",/\1==\2.*/p' pyproject.toml)
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbolic/__init__.py)
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel release layers rehearse gpu kernels install clean
+.PHONY: demo test quick ends image avx2 fuzz check docs site notebooks audit wheel release layers rehearse gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -69,6 +75,13 @@ test: install
 
 quick: install
 	$(PYTEST) --one-case $(or $(FOLDER),tests)
+
+ends:
+	$(MAKE) test PYTHON=$(OLDEST) VENV=build/$(notdir $(OLDEST)) PINS='$(LOWEST)'
+	$(MAKE) test PYTHON=$(NEWEST) VENV=build/$(notdir $(NEWEST)) PINS=
+
+image:
+	docker build --tag fedbolic:$(VERSION) .
 
 avx2: install
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST) $(HANGING) $(CONVOLUTIONS)
@@ -87,10 +100,10 @@ check: install
 docs: notebooks
 	$(MAKE) site
 
-notebooks: .venv/docs
+notebooks: $(VENV)/docs
 	$(BIN)/python docs/execute_notebooks.py
 
-site: .venv/docs
+site: $(VENV)/docs
 	$(BIN)/python -m sphinx -W --keep-going -d build/docs/doctrees docs build/docs/html
 	$(BIN)/python docs/check_links.py build/docs/html
 
@@ -144,19 +157,19 @@ kernels: install
 	TRITON_INTERPRET=1 $(BIN)/python -m tests.kernels.error_tables
 	$(BIN)/python -m tests.launches
 
-install: .venv/installed
+install: $(VENV)/installed
 
 # torch goes first: a later package would otherwise pull in another build of it
-.venv/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[run,plots,graphs,hull,secure,fly,dp,accounting,dev]'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(PINS) torch
+	$(BIN)/pip install --quiet $(PINS) --editable '.[run,plots,graphs,hull,secure,fly,dp,accounting,dev]'
 	touch $@
 
-.venv/docs: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+$(VENV)/docs: $(VENV)/installed
+	$(BIN)/pip install --quiet $(PINS) --editable '.[docs]'
 	touch $@
 
 clean:
-	rm -rf .venv build dist runs/demo.html runs/demo runs/demo_hierarchies
+	rm -rf $(VENV) build dist runs/demo.html runs/demo runs/demo_hierarchies

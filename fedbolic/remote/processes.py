@@ -158,10 +158,12 @@ class Federation:
         """Terminate all processes of the federation and their children; kill any that stay."""
         self._signal_all(signal.SIGTERM)
         end = time.monotonic() + _GRACE
-        while any(self._left()) and time.monotonic() < end + _GRACE:
+        while any(self._left()) and time.monotonic() < end + 10 * _GRACE:
             if time.monotonic() > end:
                 self._signal_all(signal.SIGKILL)
             time.sleep(_PAUSE)
+        for process in self.processes:
+            process.poll()  # of those that ended while the others were looked at
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self._left():

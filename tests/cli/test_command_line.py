@@ -8,13 +8,11 @@ import torch
 import yaml
 
 import fedbolic.run.experiment
-from fedbolic.core.figure import DiscFigure
 from fedbolic.federated import RunStoppedError, Sequential
 from fedbolic.federated.contract.engine import Failure
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
 from tests.command_line import refused
-from tests.federated.simple_method import Showing
 
 FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
 
@@ -228,67 +226,6 @@ def test_a_step_size_beyond_all_bounds_stops_the_run(fedbolic, config, runs):
     assert err.splitlines()[-1].startswith("fedbolic: stopped: round ")
 
 
-def test_a_sweep_finds_its_base_beside_itself_and_prints_its_table(
-    fedbolic, config, runs, monkeypatch, tmp_path
-):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    sweep = config.with_name("table.yaml")
-    (tmp_path / "published.csv").write_text(
-        "row,setting,column,value,source\nslow,Set,G-FL %,12.3,Table 9\n"
-    )
-    sweep.write_text(
-        "base: tiny.yaml\npublished: [published.csv]\nseeds: [0, 1]\n"
-        "rows: {slow: {method.lr: 0.01}, fast: {method.lr: 0.5}}\n"
-    )
-    code, out, _ = fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")
-    lines = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("| ")]
-    assert code == 0
-    assert lines == ["", "slow", "fast", "%", "slow", "fast"]  # the last three: over clients
-    assert "12.3" in out
-    assert "Published: Table 9." in out
-    assert (runs / "table" / "report.md").exists()
-    assert {path.name for path in (runs / "table" / "slow").iterdir()} == {
-        "place",
-        "seed0",
-        "seed1",
-    }
-
-
-def test_a_sweep_ends_with_its_figures_drawn(fedbolic, config, runs, monkeypatch):
-    pytest.importorskip("matplotlib")
-    point = DiscFigure(torch.zeros(1, 2), torch.tensor([0]))
-    monkeypatch.setattr(Showing, "figures", lambda self, server_state, data: {"origin": point})
-    showing = "tests.federated.simple_method.Showing"
-    config.write_text(config.read_text().replace("fedbolic.methods.FedAvg", showing))
-    sweep = config.with_name("sweep.yaml")
-    sweep.write_text("base: tiny.yaml\nseeds: [0, 1]\nrows: {ours: null, none: {method.rounds: 1}}")
-    assert fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")[0] == 0
-    drawn = {str(file.relative_to(runs / "sweep")) for file in runs.rglob("origin.png")}
-    assert drawn == {f"{r}/seed{k}/figures/origin.png" for r in ("ours", "none") for k in (0, 1)}
-
-
-def test_one_stopped_row_does_not_stop_a_sweep(fedbolic, config, runs):
-    sweep = config.with_name("sweep.yaml")
-    sweep.write_text("base: tiny.yaml\nrows: {bad: {method.lr: 1e39}, good: null}")
-    code, _, err = fedbolic("sweep", "--config", sweep, "--runs", runs, "--method.rounds=9")
-    assert code == 2  # sweep does not have the options of run
-    code, _, err = fedbolic("sweep", "--config", sweep, "--runs", runs)
-    assert code == 1
-    assert str(runs / "sweep" / "bad" / "seed0") in err.splitlines()[-1]
-    assert torch.load(runs / "sweep" / "good" / "seed0" / "state.pt")["round"] == 2
-
-
-def test_a_sweep_without_any_run_says_why_every_row_was_refused(fedbolic, config, runs):
-    sweep = config.with_name("sweep.yaml")
-    sweep.write_text("base: tiny.yaml\nrows: {a: {data.num_train: 1}, b: {data.num_train: 2}}")
-    code, out, err = fedbolic("sweep", "--config", sweep, "--runs", runs)
-    assert (code, out) == (2, "")
-    first, second = (line for line in err.splitlines() if line.startswith("fedbolic: stopped: "))
-    assert f"{runs / 'sweep' / 'a' / 'seed0'}: " in first
-    assert f"{runs / 'sweep' / 'b' / 'seed0'}: " in second
-
-
 def test_what_stops_a_library_call_is_an_error_of_its_own(config, runs, monkeypatch):
     monkeypatch.setattr(Sequential, "run", failing_from(1))
     settings = build(fedbolic.run.experiment.run, ["--config", str(config), "--runs", str(runs)])
@@ -379,36 +316,3 @@ def test_classes_of_the_folder_one_stands_in_are_found_after_all_others(
     assert sys.path == [*installed, str(here)]
     fedbolic("run", "--config", config, *words)
     assert sys.path == [*installed, str(here)]
-
-
-def test_names_are_agreed_on_from_the_command_line(fedbolic, tmp_path):
-    (tmp_path / "names.key").write_text("a7" * 32)
-    for shop in "ab":
-        (tmp_path / f"{shop}.csv").write_text(f"child,parent\nMac {shop},laptops\n")
-        words = [tmp_path / f"{shop}.csv", "--key", tmp_path / "names.key"]
-        assert fedbolic("names", *words, "--to", tmp_path / f"{shop}.names")[0] == 0
-    files = [tmp_path / "a.names", tmp_path / "b.names"]
-    code, told, _ = fedbolic("names", *files, "--to", tmp_path / "all.names")
-    assert (code, told) == (0, f"{tmp_path / 'all.names'}: 3 names\n")
-    code, _, told = fedbolic("names", *files, "--to", tmp_path / "all.txt")
-    assert code == 2
-    assert "one that ends in .names to write" in told
-
-
-def test_names_in_triples_are_agreed_on_from_the_command_line(fedbolic, tmp_path):
-    (tmp_path / "names.key").write_text("a7" * 32)
-    kinds = [tmp_path / f"{kind}.names" for kind in ("entities", "relations")]
-    for holder, line in (("a", "aspirin\ttreats\tpain"), ("b", "flu\tcauses\tpain")):
-        (tmp_path / f"{holder}.tsv").write_text(line)
-        own = [tmp_path / f"{holder}.{kind.name}" for kind in kinds]
-        words = [tmp_path / f"{holder}.tsv", "--key", tmp_path / "names.key"]
-        code, told, _ = fedbolic("names", *words, "--to", own[0], "--relations", own[1])
-        assert (code, told) == (0, f"{own[0]}: 2 names\n{own[1]}: 1 names\n")
-    for kind, number in zip(kinds, (3, 2), strict=True):
-        files = [tmp_path / f"{holder}.{kind.name}" for holder in "ab"]
-        code, told, _ = fedbolic("names", *files, "--to", kind)
-        assert (code, told) == (0, f"{kind}: {number} names\n")
-    assert json.loads(kinds[0].read_text())["hashed"] is True
-    code, _, told = fedbolic("names", *words, "--to", kinds[0], "--relations", kinds[0])
-    assert code == 2
-    assert "must end in .names and differ" in told

@@ -1,5 +1,8 @@
 """The script of shells completes what the parser and the index of classes have."""
 
+import os
+import pty
+import select
 import shutil
 import subprocess
 
@@ -26,9 +29,7 @@ def completed(script, *words):
     return done.stdout.split()
 
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-
-
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -48,3 +49,22 @@ def test_bash_offers_what_there_is(words, offered, script):
     assert offered <= found
     assert all(word.startswith(words[-1]) for word in found)
     assert bool(found) == bool(offered)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_completes_the_name_of_a_class(script, tmp_path):
+    keyboard, terminal = pty.openpty()
+    home = {**os.environ, "HOME": str(tmp_path), "TERM": "dumb"}
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    with subprocess.Popen(["zsh", "-fi"], **streams, env=home, start_new_session=True) as shell:
+        os.close(terminal)
+        told = b""
+        for keys, shown in {f"source {script}; print 'sour''ced'\n": b"sourced",
+                            "fedbolic run --method Hyp\t": b"HyperFed"}.items():  # fmt: skip
+            os.write(keyboard, keys.encode())
+            while shown not in told:
+                assert select.select([keyboard], [], [], 60)[0], told
+                told += os.read(keyboard, 1024)
+        shell.kill()
+    os.close(keyboard)

@@ -149,11 +149,16 @@ def test_images_are_left_out():
 
 def test_the_workflow_runs_targets_of_the_makefile_on_every_version():
     (job,) = WORKFLOWS["ci.yml"]["jobs"].values()
-    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    versions = job["strategy"]["matrix"]["python"]
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+    assert f"OLDEST := python{versions[0]}\nNEWEST := python{versions[-1]}\n" in MAKEFILE
+    assert PROJECT["requires-python"] == f">={versions[0]}"
     targets = [step["run"].removeprefix("make ") for step in job["steps"] if "run" in step]
     assert {"test", "avx2", "check", "site", "wheel"} <= set(targets)
     (weekly,) = WORKFLOWS["audit.yml"]["jobs"].values()
     targets += weekly["strategy"]["matrix"]["target"]
+    (setup,) = (step["with"] for step in weekly["steps"] if "with" in step)
+    assert setup["python-version"].split() == [versions[-1], versions[0]]  # the last is python3
     for target in targets:
         assert re.search(rf"^{target}:", MAKEFILE, re.M)
 
@@ -196,3 +201,18 @@ def test_the_hooks_are_the_linters_of_the_makefile():
     for hook in repository["hooks"]:
         command = hook["entry"].replace(" --force-exclude", "").replace(".venv/bin", "$(BIN)")
         assert f"\t{command}\n" in MAKEFILE
+
+
+def test_the_image_is_built_from_what_the_wheel_needs():
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    assert [path for path in sent if not (ROOT / path).exists()] == []
+    assert {*WHEEL["only-include"], *PROJECT["license-files"], PROJECT["readme"]} <= sent
+    steps = re.findall(r"^(FROM|ARG|COPY|ENTRYPOINT) (.*)", (ROOT / "Dockerfile").read_text(), re.M)
+    copied = [text.split()[0] for kind, text in steps if kind == "COPY"]
+    assert set(copied) <= sent | {"."}
+    arguments = dict(text.split("=") for kind, text in steps if kind == "ARG")
+    assert set(arguments["EXTRAS"].split(",")) <= set(EXTRAS)
+    assert ("FROM", f"python:{PROJECT['requires-python'][2:]}-slim") in steps
+    (program,) = (yaml.safe_load(text) for kind, text in steps if kind == "ENTRYPOINT")
+    assert set(program) <= set(PROJECT["scripts"])

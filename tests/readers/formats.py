@@ -4,7 +4,6 @@ import gzip
 import importlib
 import json
 import pickle
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -50,8 +49,6 @@ from fedbolic.data import (
 from fedbolic.data.files.pickled import unpickle
 from fedbolic.data.files.published_files import RemoteFile, members
 from fedbolic.data.hierarchies.vocabulary import Vocabulary
-from fedbolic.data.images.cifar import TEN_BATCHES
-from fedbolic.data.images.idx import LETTERS_STEMS
 from fedbolic.data.tables import table as tables
 from fedbolic.federated.secure.keys import read_identity, write_identities
 from fedbolic.hierarchies import Embedding
@@ -63,9 +60,19 @@ from fedbolic.run.configuration import read_words
 from fedbolic.run.experiment import run
 from fedbolic.run.record import RunFolder
 from hyperfed import prototypes
+from tests.readers.published_data import (
+    N,
+    amazon,
+    arxiv,
+    cifar,
+    csr,
+    letters,
+    mnist,
+    placed,
+    random,
+    tu,
+)
 from tests.readers.run_files import TREE, a_run, read_complete, read_rank, read_run, saved, stored
-
-N = 24
 
 
 @dataclass(frozen=True)
@@ -82,17 +89,6 @@ def import_everything():
     for name in ("sklearn.model_selection", "sklearn.datasets", "scipy.sparse.csgraph", "pooch"):
         importlib.import_module(name)
     Image.init()
-
-
-def random():
-    return np.random.default_rng(0)
-
-
-def placed(folder, below, content):
-    path = folder / below
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def no_download(dataset, up):
@@ -157,79 +153,12 @@ def graph(**more):
     return labelled(edges=np.stack([np.arange(N), (np.arange(N) + 1) % N], axis=1), **more)
 
 
-def csr(name, matrix):
-    matrix = scipy.sparse.csr_array(matrix)
-    found = {part: getattr(matrix, part) for part in ("data", "indices", "indptr")}
-    return {f"{name}_{k}": v for k, v in found.items()} | {f"{name}_shape": np.array(matrix.shape)}
-
-
 def sparse_graph(folder):
     named = graph()
     return arrays(folder, **{k: v for k, v in named.items() if k != "x"}, **csr("x", np.eye(N)))
 
 
-def amazon(folder):
-    path = folder / "amazon" / "Photo" / "raw" / "amazon_electronics_photo.npz"
-    path.parent.mkdir(parents=True)
-    np.savez(path, labels=np.arange(N) % 3, **csr("attr", np.eye(N)), **csr("adj", np.eye(N, k=1)))
-    return path
-
-
-def tu(folder, part):
-    files = {
-        "A": "".join(f"{i}, {i + 1}\n{i + 1}, {i}\n" for i in range(1, N, 2)),
-        "graph_indicator": "".join(f"{1 + i // 6}\n" for i in range(N)),
-        "graph_labels": "1\n-1\n1\n2\n",
-        "node_labels": "".join(f"{i % 5}\n" for i in range(N)),
-        "node_attributes": "".join(f"{i / 3:.3f}, {i}\n" for i in range(N)),
-    }
-    for name, text in files.items():
-        placed(folder, f"TOY/TOY_{name}.txt", text)
-    return folder / "TOY" / f"TOY_{part}.txt"
-
-
-def arxiv(folder, part):
-    files = {
-        "edge": "".join(f"{i},{(i + 1) % N}\n" for i in range(N)),
-        "node-feat": "".join(f"{i / 7:.4f},{-i}.5\n" for i in range(N)),
-        "node-label": "".join(f"{i % 5}\n" for i in range(N)),
-    }
-    for name, text in files.items():
-        placed(folder, f"ogbn_arxiv/raw/{name}.csv.gz", gzip.compress(text.encode()))
-    return folder / "ogbn_arxiv" / "raw" / f"{part}.csv.gz"
-
-
 # images ---------------------------------------------------------------------------------------
-
-
-def idx(values):
-    return (
-        bytes([0, 0, 8, values.ndim])
-        + struct.pack(f">{values.ndim}I", *values.shape)
-        + (values.astype(np.uint8).tobytes())
-    )
-
-
-def mnist(folder, part):
-    images, labels = random().integers(0, 256, (N, 6, 5)), np.arange(N) % 10
-    for name in ("train", "t10k"):
-        placed(folder, f"MNIST/raw/{name}-images-idx3-ubyte", idx(images))
-        placed(folder, f"MNIST/raw/{name}-labels-idx1-ubyte", idx(labels))
-    return folder / "MNIST" / "raw" / part
-
-
-def letters(folder):
-    images, labels = random().integers(0, 256, (N, 6, 5)), 1 + np.arange(N) % 26
-    for stem, values in zip(LETTERS_STEMS, (images, labels) * 2, strict=True):
-        placed(folder, f"EMNIST/raw/{stem}.gz", gzip.compress(idx(values)))
-    return folder / "EMNIST" / "raw" / f"{LETTERS_STEMS[0]}.gz"
-
-
-def cifar(folder):
-    rows = random().integers(0, 256, (4, 3072), dtype=np.uint8)
-    for name in TEN_BATCHES:
-        placed(folder, name, pickle.dumps({"data": rows, "labels": [1, 2, 3, 4]}, protocol=2))
-    return folder / TEN_BATCHES[0]
 
 
 def image(folder, suffix):
