@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedbolic.core import tree
@@ -141,6 +142,9 @@ class Dispatch(TorchDispatchMode):
         result = self.executed(function, inner, options, label)
         if name in ANSWERS or (name == "_to_copy" and here):
             return result
+        if torch.Tag.inplace_view in function.tags:  # as matmul does: the form changes, too
+            with no_dispatch():
+                function(*args, **kwargs)
         if name.endswith("_") and not name.endswith("__"):
             return args[0] if isinstance(args[0], Tensor) else None
         known = {id(x.held): x for x in there}

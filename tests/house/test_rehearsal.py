@@ -270,6 +270,7 @@ CAPTURED = {
     "a selection": lambda x: x.copy_(torch.where(x > 0, x, 1.0).index_select(0, x.argsort())),
     "zeros": lambda x: x.add_(torch.zeros(4, device=x.device) + 1),
     "lists": lambda x: torch._foreach_add_([x, x], 1.0),
+    "a vector times a matrix": lambda x: x.copy_(x @ x.outer(x) / x.square().sum() + 1),
     "a gradient": lambda x: x.copy_(torch.func.grad(lambda y: y.pow(3).sum())(x) / 2),
 }
 """Operations that CUDA captures; each changes its argument."""
