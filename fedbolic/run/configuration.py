@@ -304,7 +304,9 @@ def import_class(path: str) -> type:
 
 
 def one_line(error: Exception | str) -> str:
-    """A message without line breaks."""
+    """A message without line breaks and without the number of a system's error about a file."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())
 
 

@@ -87,12 +87,17 @@ def explained(text: str, options: Callable[[], Iterable[str]]) -> str:
 def _unknown_class(met: re.Match, *_: object) -> str:
     if found := public_classes().get(met[1]):
         return f"{found.path} is not of the kind of class that belongs here"
-    return f"there is no class {met[1]}{nearest(met[1], public_classes())}"
+    lists = (
+        "; `fedbolic methods` and `fedbolic data` list short names, others need their import path"
+    )
+    return f"there is no class {met[1]}{nearest(met[1], public_classes()) or lists}"
 
 
 def _unknown_option_of_class(met: re.Match, owner: str, _: object) -> str:
     known = list(inspect.signature(load_class(owner, object)).parameters)
     near = nearest(met[1], known) or f"; it has {', '.join(known) or 'none'}"
+    inside = dict(AROUND.values()).get(owner.rpartition(".")[2])
+    near += f"; of what it shares out, options begin with --data.{inside}" if inside else ""
     return f"{owner} has no option {met[1]}{near}"
 
 
@@ -133,6 +138,7 @@ _ANSWERS: dict[str, Callable[[re.Match, str, Callable[[], Iterable[str]]], str]]
     r"Expected a typing\.Literal\[(.*)\]\. Got value: (.*)": lambda met, *_: (
         f"it must be one of {met[1]}, but is {met[2]}"
     ),
+    r"Expected a <class '(?:list|tuple)'>": lambda *_: "it must be a list, such as [8,8]",
     r"Expected a <class '(\w+)'>\. Got value: (.*)": lambda met, *_: (
         f"it must be of type {met[1]}, but is {met[2]}"
     ),

@@ -45,6 +45,16 @@ MISTAKES = {
     ),
     "options of a method that is not named": ("run --method.rounds 3", ["--method=FedAvg"]),
     "options of data that are not named": ("run --data.partition.alpha 1", ["--data=Partitioned"]),
+    "an option of a data set": (
+        "run --data TableFile --data.path table.csv",
+        ["Partitioned has no option path", "begin with --data.dataset"],
+    ),
+    "a class without a short name": ("run --method SecureSum", ["SecureSum", "import path"]),
+    "a number for a list": (
+        "run --data Digits --data.dataset ImageFolder --data.dataset.size 8",
+        ["size: it must be a list, such as [8,8]"],
+    ),
+    "a file that is not there": ("view shop.csv", ["shop.csv: No such file"]),
     "a word for a number": ("run --method FedAvg --method.lr fast", ["method.lr", "float", "fast"]),
     "a negative step": ("run --method FedAvg --method.lr -1", ["lr must be a positive number"]),
     "no round": ("run --method FedAvg --method.rounds 0", ["rounds must be at least 1"]),
