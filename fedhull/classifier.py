@@ -100,7 +100,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
     ) -> Iterator[tuple[np.ndarray, Normal, tuple[float, float]]]:
         """Reference point, normal and Platt scaling of each class against the rest."""
         binary = len(self.classes_) == 2
-        corners = [X[codes == k] for k in range(len(self.classes_))]
+        corners = [X[np.flatnonzero(codes == k)] for k in range(len(self.classes_))]
         corners = [points[extreme_points(points, c=self.c)] for points in corners]
         for k in [1] if binary else range(len(self.classes_)):
             rest = np.concatenate([other for j, other in enumerate(corners) if j != k])
@@ -166,7 +166,8 @@ def tangents(
         points: Reference points, the base points of the tangent spaces.
         c: Minus the curvature, above 0.
     """
-    return Poincare(c).logmap(torch.from_numpy(points)[:, None], torch.from_numpy(X)).numpy()
+    columns = torch.from_numpy(np.ascontiguousarray(X.T))  # few long rows: sums are faster
+    return Poincare(c).logmap(torch.from_numpy(points)[:, None], columns.T).numpy()
 
 
 def scores(

@@ -6,6 +6,9 @@ from jaxtyping import Bool, Float
 MAX_STEPS, TINY = 100, 1e-12
 """Limit of the Newton steps, usually about ten, and the decrement at which they stop."""
 
+MANY, APART = 2000, 8
+"""Number of examples above which a fit starts at that of every eighth of them."""
+
 
 def platt_scaling(
     scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"], *, shift: bool = True
@@ -37,11 +40,15 @@ def platt_scaling(
     scale = float(np.abs(scores).max()) or 1.0
     inputs = np.stack([scores / scale, np.ones(len(scores))])[: 2 if shift else 1]
     weights = np.zeros(len(inputs))
+    if len(scores) > MANY:
+        slope, intercept = platt_scaling(scores[::APART], positive[::APART], shift=shift)
+        weights = np.array([slope * scale, intercept])[: len(inputs)]
     share, loss = _share_and_loss(weights @ inputs, targets)
+    ridge = TINY * np.eye(len(weights))
     for _ in range(MAX_STEPS):
         gradient = inputs @ (share - targets)
-        curvature = (inputs * (share * (1 - share))) @ inputs.T
-        step = np.linalg.solve(curvature + TINY * np.eye(len(weights)), gradient)
+        curvature = (inputs * (share * (1 - share))) @ inputs.T + ridge
+        step = np.linalg.solve(curvature, gradient) if shift else gradient / curvature[0]
         before, length = loss, 1.0
         while True:
             new = weights - length * step

@@ -1,12 +1,15 @@
 """Support vector machine in a tangent space, without intercept, certified by a duality gap."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Float
+from scipy.linalg import get_lapack_funcs
 
 from fedbolic.core import check
+from fedhull.platt import APART, MANY
 
 Loss: TypeAlias = Literal["hinge", "squared_hinge"]
 
@@ -16,14 +19,13 @@ GAP = 1e-9
 SOFTEST, HARDEST = 1.0, 1e-6
 """First and last width of the smoothed hinge's corner, in units of the margin."""
 
-_MANY, _APART = 2000, 8
-"""Number of examples above which the solver starts at the normal of every eighth of them."""
-
 _PRECISE = 1e-10
 """Newton decrement, over the squared norm, at which a step is the last."""
 
 _FLAT = 0.1
 """Directional derivative, over that at the start, at which a line search stops."""
+
+_QR, _SOLVE = get_lapack_funcs(("geqrf", "trtrs"), dtype=np.float64)
 
 MAX_STEPS = 100
 """Limit of the Newton steps per smoothed problem, and of such problems; a few of each suffice."""
@@ -86,28 +88,28 @@ def fit_normal(
             f"there must be one sign of +1 or -1 for each of {len(features)} examples, got "
             f"{len(signs)} signs with values such as {np.unique(signs)[:3].tolist()}"
         )
-    signed = features * signs[:, None]
     w = np.zeros(features.shape[1])
-    if len(signed) > _MANY:
-        w = fit_normal(features[::_APART], signs[::_APART], C=_APART * C, loss=loss).w
+    if len(signs) > MANY:
+        w = fit_normal(features[::APART], signs[::APART], C=APART * C, loss=loss).w
+    columns = np.multiply(features.T, signs, order="C")  # few long rows: products are faster
     if loss == "hinge":
-        return _fit_hinge(signed, C, w)
-    problem = _Smoothed(signed, C, np.zeros(len(signed)), width=0.5, top=np.inf)
+        return _fit_hinge(columns, C, w)
+    problem = _Smoothed(columns, C, np.zeros(len(signs)), width=0.5, top=np.inf)
     return problem.certified(problem.minimise(w))
 
 
-def _fit_hinge(signed: Float[np.ndarray, "n dim"], C: float, w: np.ndarray) -> Normal:
+def _fit_hinge(columns: Float[np.ndarray, "dim n"], C: float, w: np.ndarray) -> Normal:
     """Normal for the hinge loss, by the method of multipliers."""
-    a, best, width = np.zeros(len(signed)), None, SOFTEST
+    a, best, width = np.zeros(columns.shape[1]), None, SOFTEST
     for _ in range(MAX_STEPS):
-        problem = _Smoothed(signed, C, a, width, top=1.0)
+        problem = _Smoothed(columns, C, a, width, top=1.0)
         w = problem.minimise(w)
         solved = problem.certified(w)
         if best is None or solved.gap < best.gap:
             best = solved
         if best.gap <= GAP * best.objective:
             break
-        a, width = problem.weights(1 - signed @ w), max(width / 10, HARDEST)
+        a, width = problem.weights(1 - w @ columns), max(width / 10, HARDEST)
     assert best is not None  # at least one problem was solved
     return best
 
@@ -119,7 +121,7 @@ class _Smoothed:
     It is the squared hinge for ``before`` 0, ``width`` 1/2 and infinite ``top``.
     """
 
-    signed: Float[np.ndarray, "n dim"]
+    columns: Float[np.ndarray, "dim n"]
     C: float
     before: Float[np.ndarray, " n"]
     width: float
@@ -131,9 +133,9 @@ class _Smoothed:
 
     def minimise(self, w: np.ndarray) -> np.ndarray:
         for _ in range(MAX_STEPS):
-            violation = 1 - self.signed @ w
+            violation = 1 - w @ self.columns
             a = self.weights(violation)
-            gradient = w - self.C * (a @ self.signed)
+            gradient = w - self.C * (self.columns @ a)
             corner = (a > 0) & (a < self.top)
             step = self._newton_step(w, a, violation, corner)
             decrease = float(-step @ gradient)
@@ -148,16 +150,18 @@ class _Smoothed:
         self, w: np.ndarray, a: np.ndarray, violation: np.ndarray, corner: np.ndarray
     ) -> np.ndarray:
         """Step to the quadratic piece's minimiser, by least squares: a Hessian loses digits."""
-        inner = np.flatnonzero(corner)
-        shifted = violation[inner] + self.width * self.before[inner]
-        target = -w
-        if np.isfinite(self.top):
-            target += self.C * ((a * ~corner) @ self.signed)
-        columns = [column[inner] for column in self.signed.T]
-        rows = np.stack([*columns, shifted], axis=1) * np.sqrt(self.C / self.width)
-        rows = np.vstack([rows, np.column_stack([np.eye(len(w)), target])])
-        triangle = np.asarray(np.linalg.qr(rows, mode="r"))
-        return np.linalg.solve(triangle[: len(w), : len(w)], triangle[: len(w), -1])
+        inner, dim = np.flatnonzero(corner), len(w)
+        system = np.zeros((dim + 1, len(inner) + dim))
+        weighed, ridge = system[:, : len(inner)], system[:, len(inner) :]
+        np.take(self.columns, inner, axis=1, out=weighed[:dim], mode="clip")  # faster
+        weighed[dim] = violation[inner] + self.width * self.before[inner]
+        weighed *= math.sqrt(self.C / self.width)
+        ridge[range(dim), range(dim)] = 1.0
+        ridge[dim] = -w
+        if self.top < math.inf:
+            ridge[dim] += self.C * (self.columns @ (a * ~corner))
+        triangle = _QR(system.T, overwrite_a=True)[0]  # numpy's takes thrice as long for a few
+        return _SOLVE(triangle[:dim, :dim], triangle[:dim, dim])[0]
 
     def _length(
         self, w: np.ndarray, step: np.ndarray, violation: np.ndarray, decrease: float
@@ -166,7 +170,7 @@ class _Smoothed:
 
         It is ``-decrease`` at length 0. The method is Newton's, between bounds.
         """
-        along = self.signed @ step
+        along = step @ self.columns
         low, high, length, flat = 0.0, np.inf, 1.0, _FLAT * abs(decrease)
         for _ in range(MAX_STEPS):
             a = self.weights(violation - length * along)
@@ -184,9 +188,10 @@ class _Smoothed:
 
     def certified(self, w: np.ndarray) -> Normal:
         """Solution with the duality gap of the unsmoothed problem."""
-        violation = 1 - self.signed @ w
+        # by rows, for the rounding of whoever computes the objective from the examples
+        violation = 1 - np.ascontiguousarray(self.columns.T) @ w
         a = self.weights(violation)
-        dual_normal = self.C * (a @ self.signed)
+        dual_normal = self.C * (self.columns @ a)
         dual = self.C * a.sum() - dual_normal @ dual_normal / 2
         hinge = np.maximum(violation, 0)
         if np.isinf(self.top):

@@ -25,7 +25,8 @@ def sinh_half_distance(
         array([0.75])
     """
     gaps = (1 - c * _square(x)) * (1 - c * _square(y))
-    return np.sqrt(_square(x - y) / gaps)
+    apart = sum(np.square(x[..., k] - y[..., k]) for k in range(x.shape[-1]))  # no short rows
+    return np.sqrt(apart / gaps)
 
 
 def poincare_distance(

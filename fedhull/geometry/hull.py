@@ -180,7 +180,9 @@ def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray,
         return np.arange(len(flat))
     x, y = standard
     angles, away = np.arctan2(y, x), x * x + y * y
-    corners = _polygon(x, y, angles, away)
+    number = _SECTORS * math.isqrt(len(x))
+    sector = (angles * (number / math.tau) + number / 2).astype(np.intp)
+    corners = _polygon(x, y, sector, away, number)
     following = np.roll(corners, -1)
     x0, y0, x1, y1 = x[corners], y[corners], x[following], y[following]
     a, b, area = y0 - y1, x1 - x0, x0 * y1 - y0 * x1
@@ -189,7 +191,7 @@ def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray,
         return np.arange(len(flat))
     # most points lie in a disc around the mean, farther than that from all sides
     outer = np.flatnonzero(away > (reach - _NEAR) ** 2)
-    side = np.searchsorted(angles[corners], angles[outer], side="right") - 1
+    side = _sides(angles, sector, corners, outer, number)
     depths = a[side] * x[outer] + b[side] * y[outer] + area[side]
     return outer[depths < (_NEAR * length)[side]]
 
@@ -212,12 +214,11 @@ def _standardised(
 def _polygon(
     x: Float[np.ndarray, " n"],
     y: Float[np.ndarray, " n"],
-    angles: Float[np.ndarray, " n"],
+    sector: Int[np.ndarray, " n"],
     away: Float[np.ndarray, " n"],
+    number: int,
 ) -> Int[np.ndarray, " k"]:
     """Corners of a convex polygon by angle: the points farthest from 0, each in its sector."""
-    number = _SECTORS * math.isqrt(len(x))
-    sector = (angles * (number / math.tau) + number / 2).astype(np.intp)
     most = np.zeros(number + 1)
     np.maximum.at(most, sector, away)
     among = np.flatnonzero(away == most[sector])
@@ -231,6 +232,21 @@ def _polygon(
         if convex.all():
             return corners
         corners = corners[convex]
+
+
+def _sides(
+    angles: Float[np.ndarray, " n"],
+    sector: Int[np.ndarray, " n"],
+    corners: Int[np.ndarray, " k"],
+    outer: Int[np.ndarray, " m"],
+    number: int,
+) -> Int[np.ndarray, " m"]:
+    """Last corner up to the angle of each point; a sector has one corner at most."""
+    earlier, from_angle = np.full(number + 1, -1), np.full(number + 1, np.inf)
+    from_angle[sector[corners]] = angles[corners]
+    earlier[1:] += np.cumsum(from_angle < np.inf)[:-1]
+    of = sector[outer]
+    return earlier[of] + (angles[outer] >= from_angle[of])
 
 
 def _chain(
