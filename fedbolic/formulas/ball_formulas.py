@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.formulas.fused import Formula, fused
-from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot
+from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
 
 
 def ball_clamp(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -96,3 +96,50 @@ class BallGap(Formula):
 
 ball_gap = fused(BallGap)
 """The squared sinh of half the distance in radii over ``c``: ``|x - y|^2`` over both gaps."""
+
+
+class BallTransport(Formula):
+    """The function :data:`ball_transport`."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, gap_x, y, gap_y, v, c = inputs
+        s, below, ratio = y - x, gap_x * gap_y, gap_y / gap_x
+        t, along_x, along_s = c * square(s), dot(c * x, v), dot(c * s, v)
+        on_x = gap_x * along_s - t * along_x
+        on_s = (1 - gap_x) * along_s + (gap_y + t) * along_x
+        turn, below = on_x * x - on_s * s, below + t
+        turned = v + 2 * turn / below
+        return turned * ratio, turned, turn, s, on_x, on_s, along_x, along_s, t, below, ratio
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, gap_x, _, gap_y, v, c), (_, turned, turn, s), (g,) = inputs, parts[:4], grad_outputs
+        on_x, on_s, along_x, along_s, t, below, ratio = parts[4:]
+        by_ratio, by_v = dot(g, turned), g * ratio
+        by_turn = by_v * (2 / below)
+        by_below, by_on_x, by_on_s = dot(by_turn, turn) / -below, dot(by_turn, x), -dot(by_turn, s)
+        by_t = by_below + (by_on_s - by_on_x) * along_x
+        by_along_x, by_along_s = (
+            by_on_s * (gap_y + t) - by_on_x * t,
+            by_on_s + gap_x * (by_on_x - by_on_s),
+        )
+        by_x = torch.addcmul(by_turn * on_x, v, c * by_along_x)
+        by_y = torch.addcmul(by_turn * -on_s, v, c * by_along_s)
+        by_y = torch.addcmul(by_y, s, 2 * c * by_t)
+        by_v = torch.addcmul(torch.addcmul(by_v, x, c * by_along_x), s, c * by_along_s)
+        by_gap_x = (by_on_x - by_on_s) * along_s + by_below * gap_y - by_ratio * (ratio / gap_x)
+        by_gap_y = by_on_s * along_x + by_below * gap_x + by_ratio / gap_x
+        by_c = None
+        if isinstance(c, Tensor):
+            by_c = by_t * dot(s, s) + by_along_x * dot(x, v) + by_along_s * dot(s, v)
+        return by_x - by_y, by_gap_x, by_y, by_gap_y, by_v, by_c
+
+
+ball_transport = fused(BallTransport)
+"""Parallel transport of tangents from one point to another, each given with its gap.
+
+It is ``gyr[y, -x] v``, written in ``s = y - x``, times the ratio of the conformal factors.
+"""

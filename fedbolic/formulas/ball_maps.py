@@ -21,9 +21,11 @@ from fedbolic.formulas.analytic import (
 from fedbolic.formulas.ball_formulas import (
     BallGap,
     BallRead,
+    BallTransport,
     are_inside,
     ball_gap,
     ball_read,
+    ball_transport,
     quick_ball_read,
 )
 from fedbolic.formulas.fused import Formula
@@ -73,6 +75,11 @@ def ball_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
     s, q = y - x, ball_gap(x, gap_x, y, gap_y)
     ratio = length_over_sinh(q, c) * gap_x  # length over the sinh of the length
     return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)
+
+
+def ball_transp(x: Tensor, y: Tensor, v: Tensor, c: Tensor | float) -> Tensor:
+    """Parallel transport of tangents from ``x`` to ``y``."""
+    return ball_transport(*ball_read(x, c, x.dtype), *ball_read(y, c, y.dtype), v, c)
 
 
 def _by_read(
@@ -260,3 +267,30 @@ class BallLogmap(Formula):
             _by_read(given_x, factor_x, c, by_x, by_ratio * half + by_gap_x),
             _by_read(given_y, factor_y, c, to_y + by_s, by_gap_y),
         )
+
+
+class BallTransp(Formula):
+    """:func:`ball_transp` at once."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple:
+        x, y, v, c = inputs
+        (x, gap_x, factor_x), (y, gap_y, factor_y) = (
+            quick_ball_read(p, c, p.dtype) for p in (x, y)
+        )
+        moved, *parts = BallTransport.parts(x, gap_x, y, gap_y, v, c)
+        return moved, x, gap_x, factor_x, gap_y, factor_y, *parts
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (given_x, given_y, v, c), (x, gap_x, factor_x, gap_y, factor_y) = inputs, parts[:5]
+        by_x, by_gap_x, by_y, by_gap_y, by_v, _ = BallTransport.gradient(
+            (x, gap_x, None, gap_y, v, c), (None, *parts[5:]), *grad_outputs
+        )
+        by_x, by_y = (
+            _by_read(given_x, factor_x, c, by_x, by_gap_x),
+            _by_read(given_y, factor_y, c, by_y, by_gap_y),
+        )
+        return by_x, by_y, by_v

@@ -308,7 +308,9 @@ tangent_at = fused(Tangent)
 """The tangent with the space coordinates ``u`` at a point."""
 
 
-class _Product(Formula):
+class MinkowskiProduct(Formula):
+    """The function :data:`minkowski_product`."""
+
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -330,7 +332,7 @@ class _Product(Formula):
         return by_x, None, by_y, None, g * toward, by_c
 
 
-minkowski_product = fused(_Product)
+minkowski_product = fused(MinkowskiProduct)
 r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the point ``x``.
 
 .. math:: \Bigl(y - \frac b a x\Bigr) \cdot v, \quad

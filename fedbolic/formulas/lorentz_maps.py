@@ -22,6 +22,7 @@ from fedbolic.formulas.fused import Formula
 from fedbolic.formulas.lorentz_formulas import (
     FarGap,
     Gap,
+    MinkowskiProduct,
     Shoot,
     Tangent,
     TangentSquare,
@@ -30,6 +31,7 @@ from fedbolic.formulas.lorentz_formulas import (
     hyperboloid_gap,
     hyperboloid_point_of,
     hyperboloid_read,
+    minkowski_product,
     quick_hyperboloid_point,
     quick_hyperboloid_read,
     reject,
@@ -75,6 +77,14 @@ def hyperboloid_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
     q = hyperboloid_gap(x, time_x, y, time_y, c)
     ratio = length_over_sinh(q, c)  # length over the sinh of the length
     return tangent_at(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x), c)
+
+
+def hyperboloid_transp(x: Tensor, y: Tensor, v: Tensor, c: Tensor | float) -> Tensor:
+    """Parallel transport of tangents from ``x`` to ``y``."""
+    (x, time_x), (y, time_y) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
+    q, v = hyperboloid_gap(x, time_x, y, time_y, c), v[..., 1:]
+    push = minkowski_product(x, time_x, y, time_y, v, c) / (2 * q + 2 / c)
+    return tangent_at(y, time_y, torch.addcmul(v, push, x + y), c)
 
 
 def hyperboloid_log_at_origin(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
@@ -239,3 +249,42 @@ class HyperboloidLogmap(Formula):
         near, _, far, *_ = Gap.gradient((s, a, t, b, c), tuple(gap), by_q)
         by_s = by_s + by_v * (twice * ratio) - by_gap + near
         return _whole(by_s, factor_x), _whole(by_gap + far, factor_y)
+
+
+class HyperboloidTransp(Formula):
+    """:func:`hyperboloid_transp` at once."""
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple:
+        x, y, v, c = inputs
+        (s, a, factor_x), (t, b, factor_y) = (
+            quick_hyperboloid_read(p[..., 1:], c, p.dtype) for p in (x, y)
+        )
+        gap, v = Gap.parts(s, a, t, b, c), v[..., 1:]
+        product, below = MinkowskiProduct.parts(s, a, t, b, v, c), 2 * gap[0] + 2 / c
+        push, total = product[0] / below, s + t
+        moved = torch.addcmul(v, push, total)
+        tangent, *normal = Tangent.parts(t, b, moved, c)
+        known = s, a, factor_x, t, b, factor_y, below, push, total, moved
+        return tangent, *known, *normal, *gap, *product
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, _, v, c), (s, a, factor_x, t, b, factor_y) = inputs, parts[:6]
+        (below, push, total, moved, normal, along), gap, product = (
+            parts[6:12],
+            parts[12:16],
+            parts[16:],
+        )
+        by_t, _, by_moved, _ = Tangent.gradient(
+            (t, b, moved, c), (None, normal, along), *grad_outputs
+        )
+        by_push, by_total = dot(by_moved, total), by_moved * push
+        by_x, _, by_y, _, by_v, _ = MinkowskiProduct.gradient(
+            (s, a, t, b, v[..., 1:], c), tuple(product), by_push / below
+        )
+        near, _, far, *_ = Gap.gradient((s, a, t, b, c), tuple(gap), -by_push * (push / below) * 2)
+        by_x, by_y = by_total + by_x + near, by_t + by_total + by_y + far
+        return _whole(by_x, factor_x), _whole(by_y, factor_y), _whole(by_moved + by_v)

@@ -92,10 +92,6 @@ class Lorentz(Manifold):
         """The tangent with the space coordinates ``u`` at the point that ``_read`` gave."""
         return formulas.tangent_at(s, time, u, per_point(self.c, s))
 
-    def _gap(self, x: Tensor, time_x: Tensor, y: Tensor, time_y: Tensor) -> Tensor:
-        """``sinh^2`` of half the distance in radii, divided by ``c``: the formula of the class."""
-        return formulas.hyperboloid_gap(x, time_x, y, time_y, per_point(self.c, x))
-
     def _split(self, s: Tensor, time: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """A Euclidean vector and a number whose squares sum to the squared norm of the tangent."""
         along = dot(s / time, u)
@@ -182,12 +178,10 @@ class Lorentz(Manifold):
         return lorentz_maps.hyperboloid_logmap0(y, per_point(self.c, y))
 
     @override
+    @at_once(lorentz_maps.HyperboloidTransp)
     @in_float32
     def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
-        (x, time_x), (y, time_y), v = self._read(x), self._read(y), v[..., 1:]
-        c, q = per_point(self.c, x), self._gap(x, time_x, y, time_y)
-        push = formulas.minkowski_product(x, time_x, y, time_y, v, c) / (2 * q + 2 / c)
-        return self._tangent(y, time_y, torch.addcmul(v, push, x + y))
+        return lorentz_maps.hyperboloid_transp(x, y, v, per_point(self.c, x))
 
     @override
     @in_float32

@@ -158,17 +158,10 @@ class Poincare(Manifold):
         return ball_maps.ball_logmap0(y, per_point(self.c, y))
 
     @override
+    @at_once(ball_maps.BallTransp)
     @in_float32
     def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
-        # gyr[y, -x] v, written in s = y - x, times the ratio of the conformal factors
-        (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
-        s = y - x
-        c = per_point(self.c, s)
-        t, along_x, along_s = c * square(s), dot(c * x, v), dot(c * s, v)
-        on_x = gap_x * along_s - t * along_x
-        on_s = (1 - gap_x) * along_s + (gap_y + t) * along_x
-        turned = v + 2 * (on_x * x - on_s * s) / (gap_x * gap_y + t)
-        return turned * (gap_y / gap_x)
+        return ball_maps.ball_transp(x, y, v, per_point(self.c, x))
 
     @override
     @in_float32

@@ -22,6 +22,8 @@ def arguments(kind, name, radius, dim, dtype):
         x, y = (
             torch.nn.functional.normalize(v) * v.norm(dim=1)[:, None].tanh() / 2 for v in (x, y)
         )
+    if name == "transp":
+        return x, y, normal(3, *x.shape).to(dtype)
     return (x,) if name.endswith("0") else (x, y)
 
 
@@ -32,7 +34,7 @@ def value_and_gradients(function, given):
     return [value.detach(), *torch.autograd.grad(value, leaves, cotangent)]
 
 
-NAMES = ("dist", "expmap", "expmap0", "logmap", "logmap0")
+NAMES = ("dist", "expmap", "expmap0", "logmap", "logmap0", "transp")
 CASES = [(kind, name) for kind in (Lorentz, Poincare) for name in NAMES]
 CASES += [(Poincare, "mobius_add")]
 
@@ -56,8 +58,8 @@ def test_at_once_has_the_bits_of_the_operation(kind, name, dim, dtype):
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_values_and_gradients_of_one_point_and_many(kind, name):
     given = arguments(kind, name, 1.0, 3, torch.float32)
-    if len(given) == 2:
-        given = given[0][:1], given[1].unsqueeze(0)
+    if len(given) > 1:
+        given = given[0][:1], given[1].unsqueeze(0), *given[2:]
     at_once, found = getattr(kind, name), []
     for function in (at_once, at_once.__wrapped__):
         with torch.no_grad():
