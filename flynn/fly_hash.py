@@ -24,6 +24,12 @@ _CHUNK = 2048
 _TILE = {False: 256, True: _CHUNK}
 """Examples whose maxima are found at once, on the CPU and on CUDA."""
 
+_UNCOMPILED = 6e9
+"""Additions by torch, about two seconds of them, after which compiling for three repays."""
+
+_added = [0]
+"""Additions by torch in this process for want of compiled code."""
+
 KEY = 2**31
 """Factor of a value in its key; minus the index, keys are unique and the first of equals leads."""
 
@@ -62,8 +68,7 @@ def connections(dim: int, num_inputs: int, fan_in: int, seed: int) -> Int32[Tens
     words = np.random.Philox(key=seed).random_raw(dim * fan_in).reshape(dim, fan_in)
     tops = np.arange(num_inputs - fan_in, num_inputs, dtype=np.uint64)
     drawn = (words % (tops + 1)).astype(np.int32)  # the bias is at most num_inputs / 2**64
-    pick = kernel.pick_winners if kernel.FOUND else _pick
-    pick(drawn, num_inputs)
+    _pick(drawn, num_inputs)
     return torch.from_numpy(np.sort(drawn, axis=1))
 
 
@@ -126,9 +131,18 @@ def fly_hash(
             )
     # written in place: small results between large temporaries would keep the heap from shrinking
     found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
-    search = _compiled if kernel.FOUND and x.device.type == "cpu" else _by_torch
+    compiled = kernel.FOUND and x.device.type == "cpu" and _repays(len(x) * rows.numel())
+    search = _compiled if compiled else _by_torch
     search(x, rows.to(x.device), None if signs is None else signs.to(x.device), found)
     return found
+
+
+def _repays(additions: int) -> bool:
+    """True if compiled code is there, or torch would have added up too much without it."""
+    if kernel.is_compiled():
+        return True
+    _added[0] += additions
+    return _added[0] > _UNCOMPILED
 
 
 def check_active(active: int, dim: int) -> None:

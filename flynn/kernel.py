@@ -12,6 +12,7 @@ features is off by less than s units. The second phase recomputes the kept sums 
 
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, no_type_check
 
 import numpy as np
@@ -37,6 +38,14 @@ def njit(function: Callable) -> Callable:
     from numba import njit as compiler
 
     return compiler(function, cache=True, nogil=True)
+
+
+def is_compiled() -> bool:
+    """True if the hash is compiled in this process, or an earlier one has stored it."""
+    compiled: Any = _winners
+    return bool(compiled.signatures) or any(
+        Path(compiled.stats.cache_path).glob(f"{Path(__file__).stem}._winners-*.nbi")
+    )
 
 
 def aligned(rows: NDArray[np.int32], num_inputs: int) -> NDArray[Any]:
@@ -263,28 +272,6 @@ def _sum_up(x, rows, fan_in, lines, sums):
         for j in range(fan_in):
             total += x[row[j]]
         sums[k] = total
-
-
-def pick_winners(drawn: NDArray[np.int32], num_inputs: int) -> None:
-    """Floyd's sampling in place: replace repeated draws of a row by the largest value allowed.
-
-    Args:
-        drawn: Independent numbers, from 0 to num_inputs - fan_in + k in column k, (dim, fan_in).
-        num_inputs: Number of features.
-    """
-    _pick_winners(drawn, num_inputs, np.full(num_inputs, -1, np.int32))
-
-
-@njit
-@no_type_check
-def _pick_winners(drawn, num_inputs, row_of):
-    """Floyd's sampling, with room for the last row that took each input."""
-    dim, fan_in = drawn.shape
-    for i in range(dim):
-        for k in range(fan_in):
-            if row_of[drawn[i, k]] == i:
-                drawn[i, k] = num_inputs - fan_in + k
-            row_of[drawn[i, k]] = i
 
 
 @njit

@@ -181,9 +181,25 @@ def test_examples_without_the_features_that_rows_add_up_are_refused(compiler, mo
 
 
 def test_without_a_compiler_bits_are_the_same(monkeypatch):
+    monkeypatch.setattr("flynn.fly_hash._UNCOMPILED", 0)
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((300, 12)))
     rows = connections(777, 12, 4, seed=2)
     expected = fly_hash(x, rows, 9)
     monkeypatch.setattr(kernel, "FOUND", False)
     assert torch.equal(fly_hash(x, rows, 9), expected)
     assert fly_hash(x[:0], rows, 9).shape == (0, 9)
+
+
+@pytest.mark.skipif(not kernel.FOUND, reason="needs numba")
+def test_nothing_is_compiled_for_a_first_hash_of_little_work(monkeypatch):
+    x, rows = torch.arange(60.0).view(10, 6), connections(50, 6, 2, seed=0)
+    whole, asked = x.numpy().astype(int), []
+    monkeypatch.setattr(kernel, "is_compiled", lambda: False)
+    monkeypatch.setattr("flynn.fly_hash._added", [0])
+    monkeypatch.setattr("flynn.fly_hash._UNCOMPILED", 2 * 10 * 50 * 2)  # the work of two hashes
+    monkeypatch.setattr(
+        kernel, "winners", lambda *given, of=kernel.winners: (asked.append(1), of(*given))
+    )
+    for compiled in (0, 0, 1):
+        assert (fly_hash(x, rows, 3).numpy() == sorted_sums(whole, rows, 3)).all()
+        assert len(asked) == compiled
