@@ -1,4 +1,4 @@
-"""Cost of a run as the number of clients grows: loading, exchange, scoring, saving, resuming.
+"""Cost of a run as clients grow in number: loading, sampling, exchange, scoring, saving, resuming.
 
 Each size runs in a separate process. All clients have taken part once before the measurement, so
 that a method with client state has the states of all clients on disk.
@@ -74,6 +74,10 @@ def cost(num_clients: int, name: str, folder: Path) -> dict[str, float]:
     found["load"] = clock.lap()
     method = METHODS[name]
     cohort = Cohort(min(1.0, COHORT / num_clients))
+    ids = [client.id for client in data.clients]
+    clock.lap()
+    cohort.sample(ids, RNG.at("cohort"))
+    found["sampling"] = clock.lap()
     trainer = Trainer(cohort=cohort, evaluation=Evaluation(every=10**9))
     state = trainer.begin(method, data, RNG)
     run_folder = RunFolder.create(folder, config="", environment={})
