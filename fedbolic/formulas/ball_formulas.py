@@ -110,7 +110,7 @@ class BallTransport(Formula):
         on_x = gap_x * along_s - t * along_x
         on_s = (1 - gap_x) * along_s + (gap_y + t) * along_x
         turn, below = on_x * x - on_s * s, below + t
-        turned = v + 2 * turn / below
+        turned = torch.addcdiv(v, turn, below, value=2)
         return turned * ratio, turned, turn, s, on_x, on_s, along_x, along_s, t, below, ratio
 
     @override

@@ -315,14 +315,15 @@ class MinkowskiProduct(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         x, a, y, b, v, c = inputs
-        later = dot(y - x, x + y) / (a + b)
-        toward = torch.addcmul(y - x, x / a, c * later, value=-1)
-        return dot(toward, v), toward, later
+        gap, total = y - x, x + y
+        later = dot(gap, total) / (a + b)
+        toward = torch.addcmul(gap, x / a, c * later, value=-1)
+        return dot(toward, v), toward, later, total
 
     @override
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        (x, a, y, b, v, c), (_, toward, later), (g,) = inputs, parts, grad_outputs
+        (x, a, y, b, v, c), (_, toward, later, _), (g,) = inputs, parts, grad_outputs
         first, by_v = g * dot(x, v), g * v
         slope = c * first / (a * b)
         by_y = torch.addcmul(by_v, y, slope, value=-1)

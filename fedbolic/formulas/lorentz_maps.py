@@ -263,7 +263,7 @@ class HyperboloidTransp(Formula):
         )
         gap, v = Gap.parts(s, a, t, b, c), v[..., 1:]
         product, below = MinkowskiProduct.parts(s, a, t, b, v, c), 2 * gap[0] + 2 / c
-        push, total = product[0] / below, s + t
+        push, total = product[0] / below, product[3]
         moved = torch.addcmul(v, push, total)
         tangent, *normal = Tangent.parts(t, b, moved, c)
         known = s, a, factor_x, t, b, factor_y, below, push, total, moved
