@@ -1,27 +1,33 @@
 """Time, operators and memory of the geometry, forward and backward, next to geoopt and hypll.
 
-    python -m benchmarks.geometry [--results FILE] [--only NAME ...]
+    python -m benchmarks.geometry [--results FILE] [--only NAME ...] [--hyperbolix PYTHON]
 
 Times are CPU time on one thread, over that of the faster of the peers that are installed, all
 interleaved. An operator is a call of torch's dispatcher that writes a tensor, on a GPU a kernel
-launch; views do not count.
+launch; views do not count. PYTHON is that of an environment with hyperbolix, whose compiled calls
+are timed after ours, in a process of their own.
 
 Takes 2 minutes.
 """
 
 import importlib
 import itertools
+import json
 import math
+import os
 import statistics
-from collections.abc import Callable, Iterator
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from benchmarks.libraries import LIBRARIES, installed, space_of
-from benchmarks.results import Figures, Results
+from benchmarks.results import Figures, Key, Results
 from benchmarks.script import FOLDER, parser
 from benchmarks.table import head, line
 from benchmarks.timing import Case, Operators, interleaved, peak_mebibytes, ratio
@@ -283,6 +289,34 @@ def text(results: Results) -> str:
     return "\n".join([*lines, "", f"{sum(met)} of {len(met)} are within the aim."])
 
 
+def report_hyperbolix(python: str, known: Mapping[Key, Figures]) -> None:
+    """Print our time over that of hyperbolix, whose calls JAX compiles."""
+    columns = [(size, name) for size in SIZES for name in ("value", "gradients")]
+    theirs: dict[str, dict[str, dict[str, float]]] = {}
+    for size, shape in SIZES.items():
+        with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+            arrays: dict[str, np.ndarray] = {}
+            for model in MODELS:
+                maps = _maps(space_of(OURS, model), model, *shape)
+                given = *maps["transp"][1], *maps["expmap0"][1]
+                arrays |= {f"{model} {k}": x.numpy() for k, x in zip("xyvu", given, strict=True)}
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            start = "import sys; from benchmarks.geometry_jax import main; main(sys.argv[1])"
+            flags = "--xla_cpu_multi_thread_eigen=false"
+            environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent), "XLA_FLAGS": flags}
+            theirs[size] = json.loads(
+                subprocess.check_output([python, "-c", start, file.name], env=environment)
+            )
+    print(f"\n**hyperbolix**\n\n{head('operation', *(f'{s}, {n}' for s, n in columns))}")
+    for operation in theirs[next(iter(SIZES))]:
+        cells = [
+            known[size, operation][f"{OURS} {name} us"] / theirs[size][operation][name]
+            for size, name in columns
+        ]
+        print(line(operation, *(f"{cell:.2f}" for cell in cells)))
+
+
 def matrices() -> dict[str, Row]:
     """Matrices of distances of every library in every mode, after a matrix product, their floor."""
     n, m, dim = MATRIX
@@ -336,12 +370,15 @@ def main() -> None:
     """Measure and print."""
     options = parser(__doc__, str(FIGURES))
     options.add_argument("--only", nargs="+", default=[""], help="parts of names of operations")
+    options.add_argument("--hyperbolix", metavar="PYTHON", help="with hyperbolix 1.4.0")
     given = options.parse_args()
     results = Results(given.results)
     for size, (num, dim) in SIZES.items():
         for operation in timed(num, dim):
             if any(name in operation for name in given.only):
                 results.add((size, operation), times, size, operation)
+    if given.hyperbolix:
+        report_hyperbolix(given.hyperbolix, results.known)
     print(f"\nTime over that of the faster peer, float32, one thread, CPU time.\n\n{text(results)}")
     if given.only == [""]:
         every = {OURS: rows()} | {
