@@ -131,6 +131,11 @@ class Dispatch(TorchDispatchMode):
         here = asked is not None and torch.device(asked).type != DEVICE.type
         if not there and (asked is None or here):
             return function(*args, **kwargs)
+        if torch.Tag.inplace_view in function.tags:  # another view takes the place of the first
+            self.work.views[name] += 1
+            args[0].held = getattr(torch.ops.aten, name[:-1])(args[0].held, *args[1:], **kwargs)
+            with no_dispatch():
+                return function(*args, **kwargs)
         _refuse_mixture(name, args, tensors, there)
         self._count(function, name, args, there, kwargs, down=name == "_to_copy" and here)
         inner, options = mapped(lambda x: getattr(x, "held", x), (args, kwargs))
@@ -142,9 +147,6 @@ class Dispatch(TorchDispatchMode):
         result = self.executed(function, inner, options, label)
         if name in ANSWERS or (name == "_to_copy" and here):
             return result
-        if torch.Tag.inplace_view in function.tags:  # as matmul does: the form changes, too
-            with no_dispatch():
-                function(*args, **kwargs)
         if name.endswith("_") and not name.endswith("__"):
             return args[0] if isinstance(args[0], Tensor) else None
         known = {id(x.held): x for x in there}
