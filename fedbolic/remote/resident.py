@@ -50,7 +50,7 @@ def connect(*facts: object, parent: int, module: str = __name__) -> Connection:
     address = _private_folder() / name
     if len(os.fsencode(address)) > _LONGEST:
         raise OSError(f"{address} is too long for a socket: set TMPDIR to a shorter path")
-    with address.with_suffix(".lock").open("w") as lock:
+    with (address.parent / "lock").open("w") as lock:  # one file, which may stay
         fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
             return Client(str(address))

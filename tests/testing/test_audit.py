@@ -56,7 +56,7 @@ def test_a_sound_run_has_no_fault_and_stays_below_its_ledger(trainer):
 def test_the_attack_reaches_most_of_what_it_reaches_against_the_ideal_mechanism():
     """Mean of 25 attacks; the goal is four fifths."""
     found = [attacked(ALL, 100, 2, seed=seed) for seed in range(25)]
-    bounds, ideals = np.array(found).T
+    bounds, ideals = (np.array(each) for each in zip(*found, strict=True))
     assert ideals.mean() > 1
     assert bounds.mean() > 0.8 * ideals.mean()
 
