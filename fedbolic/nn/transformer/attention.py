@@ -203,7 +203,7 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
     def heads(
         self,
         x: Float[Tensor, "*batch n _"],
-        maps: Sequence[Any] = (),
+        maps: Sequence[nn.Module] = (),
         *,
         start: int = 0,
     ) -> Heads:
@@ -214,16 +214,16 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             maps: Some of ``query``, ``key`` and ``value``, in this order; by default all.
             start: Position of the first of ``x``.
         """
-        maps = maps or (self.query, self.key, self.value)
+        chosen: Sequence[Any] = maps or (self.query, self.key, self.value)
         points = isinstance(self.out, Linear)
         each = [
-            of.space_coordinates(x) if points else wide(of(x.to(of.weight.dtype))) for of in maps
+            of.space_coordinates(x) if points else wide(of(x.to(of.weight.dtype))) for of in chosen
         ]
         s = torch.cat(each, -1) if len(each) > 1 else each[0]
-        s = s.unflatten(-1, (len(maps), self.num_heads, self.head_dim))
+        s = s.unflatten(-1, (len(chosen), self.num_heads, self.head_dim))
         if self.rotary_base is not None:
-            number = len(maps) - (maps[-1] is self.value)  # values are not turned
-            turned, *rest = s.split((number, len(maps) - number), -3)
+            number = len(chosen) - (chosen[-1] is self.value)  # values are not turned
+            turned, *rest = s.split((number, len(chosen) - number), -3)
             turned = rotated(turned, self.rotary_base, start=start, axis=-4)
             s = torch.cat((turned, *rest), -3)
         if not points:
