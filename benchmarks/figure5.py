@@ -72,7 +72,8 @@ def main() -> None:
     panels = canvas.subplots(1, len(options.folders), squeeze=False)[0]
     colours: dict[str, str] = {}
     for axes, folder in zip(panels, options.folders, strict=True):
-        print(f"**{folder.name}**\n\n{panel(axes, folder, colours, score)}\n")
+        title = f"{folder.name} at clients" if options.clients else folder.name
+        print(f"**{title}**\n\n{panel(axes, folder, colours, score)}\n")
     canvas.savefig(options.plot, dpi=100)
     print(options.plot)
 
