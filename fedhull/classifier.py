@@ -100,7 +100,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
     ) -> Iterator[tuple[np.ndarray, Normal, tuple[float, float]]]:
         """Reference point, normal and Platt scaling of each class against the rest."""
         binary = len(self.classes_) == 2
-        corners = [X[np.flatnonzero(codes == k)] for k in range(len(self.classes_))]
+        corners = [X.take(np.flatnonzero(codes == k), axis=0) for k in range(len(self.classes_))]
         corners = [points[extreme_points(points, c=self.c)] for points in corners]
         for k in [1] if binary else range(len(self.classes_)):
             rest = np.concatenate([other for j, other in enumerate(corners) if j != k])

@@ -49,6 +49,9 @@ def platt_scaling(
         gradient = inputs @ (share - targets)
         curvature = (inputs * (share * (1 - share))) @ inputs.T + ridge
         step = np.linalg.solve(curvature, gradient) if shift else gradient / curvature[0]
+        if np.abs(gradient @ step) <= TINY:
+            weights = weights - step
+            break
         before, length = loss, 1.0
         while True:
             new = weights - length * step
@@ -57,8 +60,6 @@ def platt_scaling(
                 break
             length /= 2
         weights = new
-        if np.abs(gradient @ step) <= TINY:
-            break
     slope, intercept = (*weights, 0.0)[:2]
     return float(slope) / scale, float(intercept)
 

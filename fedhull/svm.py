@@ -154,7 +154,7 @@ class _Smoothed:
         system = np.zeros((dim + 1, len(inner) + dim))
         weighed, ridge = system[:, : len(inner)], system[:, len(inner) :]
         np.take(self.columns, inner, axis=1, out=weighed[:dim], mode="clip")  # faster
-        weighed[dim] = violation[inner] + self.width * self.before[inner]
+        weighed[dim] = violation.take(inner) + self.width * self.before.take(inner)
         weighed *= math.sqrt(self.C / self.width)
         ridge[range(dim), range(dim)] = 1.0
         ridge[dim] = -w

@@ -192,8 +192,8 @@ def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray,
     # most points lie in a disc around the mean, farther than that from all sides
     outer = np.flatnonzero(away > (reach - _NEAR) ** 2)
     side = _sides(angles, sector, corners, outer, number)
-    depths = a[side] * x[outer] + b[side] * y[outer] + area[side]
-    return outer[depths < (_NEAR * length)[side]]
+    depths = a.take(side) * x.take(outer) + b.take(side) * y.take(outer) + area.take(side)
+    return outer[depths < (_NEAR * length).take(side)]
 
 
 def _standardised(
@@ -245,8 +245,8 @@ def _sides(
     earlier, from_angle = np.full(number + 1, -1), np.full(number + 1, np.inf)
     from_angle[sector[corners]] = angles[corners]
     earlier[1:] += np.cumsum(from_angle < np.inf)[:-1]
-    of = sector[outer]
-    return earlier[of] + (angles[outer] >= from_angle[of])
+    of = sector.take(outer)  # many times as fast as by brackets
+    return earlier.take(of) + (angles.take(outer) >= from_angle.take(of))
 
 
 def _chain(
