@@ -153,7 +153,19 @@ class Mechanism(ABC):
 
 
 @dataclass(frozen=True)
-class Paper(Mechanism):
+class Selecting(Mechanism):
+    """Base of mechanisms that release some of the counts; its arguments are those of ``Paper``."""
+
+    epsilon: float
+    num_selected: int
+
+    def __post_init__(self) -> None:
+        check.positive(epsilon=self.epsilon)
+        check.at_least(1, num_selected=self.num_selected)
+
+
+@dataclass(frozen=True)
+class Paper(Selecting):
     """The paper's mechanism: T counts selected by exponential weights, then noise on each.
 
     Every party spends ``epsilon`` divided by the number of parties. Departs from the paper: counts
@@ -170,20 +182,13 @@ class Paper(Mechanism):
         Ram and Sinha (2022), Algorithm 2, lines 12 to 24, arXiv:2112.07157.
     """
 
-    epsilon: float
-    num_selected: int
-
-    def __post_init__(self) -> None:
-        check.positive(epsilon=self.epsilon)
-        check.at_least(1, num_selected=self.num_selected)
-
     @override
     def plan(self, active: int, parties: int) -> HashPlan:
         return _halves(self.epsilon / parties, self.num_selected)
 
 
 @dataclass(frozen=True)
-class Parallel(Mechanism):
+class Parallel(Selecting):
     """The paper's mechanism with the full ``epsilon`` at each party, because records are disjoint.
 
     Args:
@@ -193,13 +198,6 @@ class Parallel(Mechanism):
     Raises:
         ValueError: If a value is outside its range.
     """
-
-    epsilon: float
-    num_selected: int
-
-    def __post_init__(self) -> None:
-        check.positive(epsilon=self.epsilon)
-        check.at_least(1, num_selected=self.num_selected)
 
     @override
     def plan(self, active: int, parties: int) -> HashPlan:
@@ -212,7 +210,7 @@ def _halves(epsilon: float, num: int) -> HashPlan:
 
 
 @dataclass(frozen=True)
-class Peel(Mechanism):
+class Peel(Selecting):
     """The paper's mechanism with tight accounting, so that the whole budget is used.
 
     The budget is split equally between the selection and the noise. One record changes few of the
@@ -229,13 +227,7 @@ class Peel(Mechanism):
         ValueError: If a value is outside its range.
     """
 
-    epsilon: float
-    num_selected: int
     neighbours: Neighbours = "add/remove"
-
-    def __post_init__(self) -> None:
-        check.positive(epsilon=self.epsilon)
-        check.at_least(1, num_selected=self.num_selected)
 
     @override
     def plan(self, active: int, parties: int) -> HashPlan:

@@ -39,7 +39,7 @@ from fedbolic.data.hierarchies.hierarchy_partition import (
     Subtrees,
     SubtreesAndAuthority,
 )
-from fedbolic.data.hierarchies.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
+from fedbolic.data.hierarchies.hierarchy_sets import BalancedTree, HierarchyFile
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
 from fedbolic.data.hierarchies.holder_files import HolderFiles
 from fedbolic.data.hierarchies.partitioned_hierarchy import PartitionedHierarchy
@@ -146,7 +146,6 @@ __all__ = [
     "Points",
     "Pooled",
     "RandomPairs",
-    "RandomTree",
     "RandomTriples",
     "Rows",
     "Shards",

@@ -13,9 +13,10 @@ from benchmarks import class_tree_rows, class_trees, retrieval_rows
 from benchmarks.class_tree_rows import ROWS, TREE, CosineScaling, SoftLabels, distances
 from benchmarks.results import Results
 from fedbolic.core.rng import Rng
-from fedbolic.data import RandomTree, taxonomy
+from fedbolic.data import taxonomy
 from fedbolic.federated import LocalTraining
 from fedbolic.nn.network.backbone import MLP
+from tests.hierarchies.forests import RandomTree
 
 
 def test_distances_are_shortest_paths_below_a_common_root():

@@ -7,6 +7,7 @@ import torch
 from fedbolic.core import tree
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Batched
+from fedbolic.federated.batched.buckets import buckets, most_padding, pad_stack
 from fedbolic.federated.batched.joint import joint, joint_form
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.testing import check_engine
@@ -65,3 +66,11 @@ def replace_alone(monkeypatch, kind, name, function):
     """Replace a function of a class of methods, whose joint form stays."""
     joint(function)(joint_form(object.__new__(kind), name).func)
     monkeypatch.setattr(kind, name, function)
+
+
+def padded_work(lengths, *, mixes_examples=False):
+    """Ratio of computed to real examples of batches; 1 means no padding."""
+    table = pad_stack(lengths)
+    most = most_padding(table, mixes_examples=mixes_examples)
+    calls = (call for step in table.T for call in buckets(step[step > 0], most))
+    return sum(length * len(clients) for length, clients in calls) / int(table.sum())

@@ -1,13 +1,26 @@
 """Small federations of a forest: common upper nodes, and subtrees of clients."""
 
 import itertools
+from dataclasses import dataclass
 
 import torch
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
-from fedbolic.data import HOLDOUT, Client, FederatedData, Hierarchy, HierarchySplit
+from fedbolic.data import HOLDOUT, Client, FederatedData, Hierarchy, HierarchySplit, random_tree
+from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 from fedbolic.data.hierarchies.hierarchy_split import PRIVATE, ROOT
+
+
+@dataclass(frozen=True)
+class RandomTree(HierarchySet):
+    """A random tree of so many nodes."""
+
+    num_nodes: int
+
+    def read(self, root, *, download):
+        return random_tree(self.num_nodes, Rng(0))
 
 
 def federation(common, private):

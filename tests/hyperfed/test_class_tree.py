@@ -17,7 +17,6 @@ from fedbolic.data import (
     BalancedTree,
     CIFAR100Superclasses,
     HierarchyFile,
-    RandomTree,
     balanced_tree,
     random_tree,
 )
@@ -25,6 +24,7 @@ from fedbolic.hierarchies import TreeLayout
 from fedbolic.nn.network.backbone import MLP
 from hyperfed import ClassTree, Cones, HyperFed
 from hyperfed.prototypes import min_angle, prototypes, tammes
+from tests.hierarchies.forests import RandomTree
 
 BALL = geoopt.PoincareBall()
 SQUARE = BalancedTree(branching=2, depth=2)

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing_extensions import override
 
 from fedbolic.core.check import at_least
-from fedbolic.core.rng import Rng
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet, read_hierarchy
-from fedbolic.data.hierarchies.trees import balanced_tree, random_tree
+from fedbolic.data.hierarchies.trees import balanced_tree
 
 
 @dataclass(frozen=True)
@@ -37,32 +36,6 @@ class BalancedTree(HierarchySet):
     @override
     def read(self, root: Path | None, *, download: bool) -> Hierarchy:
         return balanced_tree(self.branching, self.depth)
-
-
-@dataclass(frozen=True)
-class RandomTree(HierarchySet):
-    """Closure of a uniform recursive tree: the parent of a node is uniform among earlier nodes.
-
-    Args:
-        num_nodes: Number of nodes, at least 2.
-        seed: Seed of the tree, which is the same for all seeds of a run.
-
-    Raises:
-        ValueError: If ``num_nodes`` is below 2.
-
-    References:
-        Smythe and Mahmoud (1995), A survey of recursive trees.
-    """
-
-    num_nodes: int = 500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least(2, num_nodes=self.num_nodes)
-
-    @override
-    def read(self, root: Path | None, *, download: bool) -> Hierarchy:
-        return random_tree(self.num_nodes, Rng(self.seed))
 
 
 @dataclass(frozen=True)

@@ -49,23 +49,6 @@ def buckets(lengths: Int[Tensor, " clients"], most: float) -> list[tuple[int, Te
         ends = sorted([*ends, int(torch.cat(saved).argmax())])
 
 
-def padded_work(lengths: Sequence[Tensor], *, mixes_examples: bool = False) -> float:
-    """Ratio of computed to real examples; 1 means no padding.
-
-    Args:
-        lengths: Number of examples in each batch, one tensor per client.
-        mixes_examples: As in :func:`most_padding`.
-
-    Example:
-        >>> padded_work([torch.tensor([8, 8, 8]), torch.tensor([8, 4])])  # 40 for 36
-        1.1111111111111112
-    """
-    table = pad_stack(lengths)
-    most = most_padding(table, mixes_examples=mixes_examples)
-    calls = (call for step in table.T for call in buckets(step[step > 0], most))
-    return sum(length * len(clients) for length, clients in calls) / int(table.sum())
-
-
 def pad_stack(rows: Sequence[Tensor]) -> Tensor:
     """Stack the values of all clients, padded with zeros at the end of the step axis.
 

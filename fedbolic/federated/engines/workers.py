@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor
@@ -115,12 +114,7 @@ class _Pool(Engine):
             self._start(index)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for worker in self.workers.values():
             worker.connection.close()
         for worker in self.workers.values():

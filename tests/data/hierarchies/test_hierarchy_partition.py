@@ -13,7 +13,6 @@ from fedbolic.data import (
     PartitionedHierarchy,
     Pooled,
     RandomPairs,
-    RandomTree,
     Subtrees,
     SubtreesAndAuthority,
 )
@@ -119,11 +118,6 @@ def test_a_split_counts_the_pairs_of_each_node():
     double = split.to("cpu", torch.float64)
     assert double.at(torch.tensor([1]))["x"].tolist() == [[0, 2]]
     assert (split.no_inputs.dtype, double.no_inputs.dtype) == (torch.float32, torch.float64)
-
-
-def test_a_random_tree_is_the_same_for_every_seed_of_a_run():
-    first, second = (PartitionedHierarchy(RandomTree(40)).load(Rng(s)) for s in (0, 1))
-    assert torch.equal(first.holdout.test.hierarchy.pairs, second.holdout.test.hierarchy.pairs)
 
 
 def test_a_file_is_closed(tmp_path):

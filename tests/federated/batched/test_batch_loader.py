@@ -12,8 +12,9 @@ from fedbolic.core.types import Meta
 from fedbolic.data import Client, Dirichlet, Examples
 from fedbolic.federated import LocalTraining
 from fedbolic.federated.batched.batch_loader import BatchLoader
-from fedbolic.federated.batched.buckets import buckets, padded_work
+from fedbolic.federated.batched.buckets import buckets
 from fedbolic.federated.batched.client_task import ClientTask
+from tests.federated.agreement import padded_work
 from tests.federated.simple_method import RNG, SMALL
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12).map(torch.tensor)

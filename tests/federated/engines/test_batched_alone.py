@@ -13,7 +13,6 @@ from fedbolic.data import Examples
 from fedbolic.data.contract.client import Split
 from fedbolic.federated import Batched, Failure, LocalTraining, Sequential
 from fedbolic.federated.batched import stacking
-from fedbolic.federated.batched.buckets import padded_work
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.memory_estimate import LIBRARIES, MemoryEstimate
 from fedbolic.methods import FedAvg, Majority
@@ -24,6 +23,7 @@ from tests.federated.agreement import (
     assert_engines_agree,
     exchange,
     first_message,
+    padded_work,
     with_,
     with_client,
 )
