@@ -9,9 +9,12 @@ import inspect
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from unittest.mock import patch
+
+import torch
 
 import fedbolic.hierarchies
 import fedbolic.methods
@@ -26,6 +29,7 @@ from fedbolic.data import IID, Digits, Partitioned
 from fedbolic.federated import Method, Trainer
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.manifolds import Lorentz
 from fedbolic.methods import FedAvg
 
 ROOT = Path(__file__).parents[1]
@@ -95,20 +99,40 @@ def written(kind: type[Method]) -> int:
     )
 
 
-def files_of_an_exchange() -> set[str]:
-    """Files of ``fedbolic/federated`` in which a function runs during a round of FedAvg."""
-    data, found = Partitioned(Digits(), IID(3)).load(Rng(0)), set()
-    rounds = Trainer().run(FedAvg(rounds=2), data, Rng(0))
-    next(rounds)
+def files_run(work: Callable[[], object], below: Path) -> set[str]:
+    """Files below a folder in which a function runs during some work, which may end early."""
+    found = set()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         found.add(frame.f_code.co_filename)
 
     sys.setprofile(note)
-    with contextlib.suppress(StopIteration):
-        next(rounds)
+    with contextlib.suppress(StopIteration, KernelReachedError):
+        work()
     sys.setprofile(None)
-    return {file for file in found if str(ROOT / "fedbolic" / "federated") in file}
+    return {file for file in found if Path(file).is_relative_to(below)}
+
+
+def files_of_an_exchange() -> set[str]:
+    """Files of ``fedbolic/federated`` in which a function runs during a round of FedAvg."""
+    data = Partitioned(Digits(), IID(3)).load(Rng(0))
+    rounds = Trainer().run(FedAvg(rounds=2), data, Rng(0))
+    next(rounds)
+    return files_run(lambda: next(rounds), ROOT / "fedbolic" / "federated")
+
+
+class KernelReachedError(Exception):
+    """Raised in place of the launch of a kernel."""
+
+
+def files_to_a_kernel(operation: str) -> set[str]:
+    """Files of ``fedbolic`` in which a function runs before an operation launches its kernel."""
+    space, x = Lorentz(torch.tensor(1.0)), torch.ones(2, 3)
+    with (
+        patch("fedbolic.kernels.run_on", return_value=True),
+        patch("fedbolic.formulas.registrar._launcher", side_effect=KernelReachedError),
+    ):
+        return files_run(lambda: getattr(space, operation)(x, x), ROOT / "fedbolic")
 
 
 def rows() -> Iterator[tuple[str, object]]:
@@ -135,6 +159,8 @@ def rows() -> Iterator[tuple[str, object]]:
     steps = {kind.__name__: arrows_to_method(kind) for kind in methods()}
     yield "most classes up to Method", f"{max(steps.values())} ({max(steps, key=steps.get)})"  # type: ignore[arg-type]
     yield "files of federated/ in an exchange of FedAvg", len(files_of_an_exchange())
+    roads = [len(files_to_a_kernel(name)) for name in ("dist", "cdist")]
+    yield "files from dist, and from cdist, to a kernel's launch", ", ".join(map(str, roads))
     yield f"functions above {LONG} lines", ", ".join(long_functions()) or "none"
 
 

@@ -23,7 +23,7 @@ from benchmarks.table import head, line
 from benchmarks.timing import Operators, seconds
 from fedbolic import kernels
 from fedbolic.core.types import Meta
-from fedbolic.formulas import eager
+from fedbolic.formulas import fused
 from fedbolic.nn.functional.convolution import stacked_convolution
 from fedbolic.nn.network.backbone import MLP, ConvNet
 from fedbolic.nn.network.classifier import classifier
@@ -96,7 +96,7 @@ def launches(row: Row, *, kernel: bool) -> tuple[int, int]:
     forward, backward = Launches(), Launches()
     modules = boosts, centroids, dropout, logits, maps, normals, radial, of_rows, convolution
     on_device = mock.patch.object(kernels, "run_on", return_value=kernel)
-    with on_device, mock.patch.object(eager, "_is_eager", return_value=False):
+    with on_device, mock.patch.object(fused, "_is_eager", return_value=False):
         with _counted_by(Launches(), modules):  # numbers that are computed once
             function(*leaves)
         with _counted_by(forward, modules):

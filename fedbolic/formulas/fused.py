@@ -3,8 +3,12 @@
 On a GPU an operator is a kernel launch, and the geometry of small batches costs what its launches
 cost. Autograd repeats every operator of a formula two or three times in the backward pass; the
 derivative of a distance or of a map is often shorter than the formula itself.
+
+A function of autograd also costs as much as several operators on a small tensor, and an operation
+of a manifold is made of five or more: :func:`at_once` makes one of it, for tensors on the CPU.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,6 +18,10 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
+
+FULL = (torch.float32, torch.float64)
+
+Operation = Callable[..., Tensor]
 
 _VALUELESS = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
 """Modes of the dispatcher in which results have no values."""
@@ -244,3 +252,80 @@ def _directional(
     zeros = [torch.zeros_like(part) for part in parts]
     push = torch.func.vjp(transposed, *zeros[: formula.outputs])[1]
     return (*push(tuple(tangents[i] for i in moved)), *zeros[formula.outputs :])
+
+
+def at_once(formula: type[Formula]) -> Callable[[Operation], Operation]:
+    """Decorate an operation of a manifold, in place of which a formula runs where it can.
+
+    It runs for a curvature that is a number, for tensors of one full precision on the CPU, outside
+    transforms and compilers. Its value and its gradient are those of the operation to the bit;
+    higher derivatives are the operation's.
+
+    Args:
+        formula: The operation in closed form, of the tensors and the number. Its first part is the
+            value, and its gradient is called for tensors of one shape.
+    """
+
+    def decorated(operation: Operation) -> Operation:
+        function = _function(formula, operation)
+
+        @functools.wraps(operation)
+        def chosen(space: Any, *tensors: Tensor) -> Tensor:
+            c = space.c
+            if not _is_eager(c, tensors):
+                return operation(space, *tensors)
+            if not torch.is_grad_enabled():
+                return formula.parts(*tensors, c)[0]
+            if any(x.requires_grad for x in tensors):
+                if any(x.shape != tensors[0].shape for x in tensors):
+                    return operation(space, *tensors)
+                return function.apply(space, c, *tensors)
+            with torch.no_grad():
+                return formula.parts(*tensors, c)[0]
+
+        return chosen
+
+    return decorated
+
+
+def _is_eager(c: Tensor | float, tensors: tuple[Tensor, ...]) -> bool:
+    first = tensors[0]
+    return (
+        first.dtype in FULL
+        and all(x.device.type == "cpu" and x.dtype == first.dtype for x in tensors)
+        and all(x.shape[-1:] == first.shape[-1:] for x in tensors)
+        and not isinstance(c, Tensor)
+        and first.numel() > 0
+        and not is_traced(*tensors)
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
+
+
+def _function(formula: type[Formula], operation: Operation) -> type[torch.autograd.Function]:
+    class AtOnce(torch.autograd.Function):
+        """An operation of a space, its curvature and tensors of one shape."""
+
+        @staticmethod
+        def forward(ctx: Any, space: Any, c: float, *tensors: Tensor) -> Tensor:
+            value, *parts = formula.parts(*tensors, c)
+            ctx.given = space, c, len(tensors)
+            ctx.save_for_backward(*tensors, *parts)
+            return value
+
+        @staticmethod
+        def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+            space, c, count = ctx.given
+            saved = ctx.saved_tensors
+            tensors, parts = saved[:count], saved[count:]
+            if torch.is_grad_enabled():
+                each = [x.view_as(x) for x in tensors]  # apart, should one be given twice
+                needed = [x for x in each if x.requires_grad]
+                again = operation(space, *each)
+                found = iter(torch.autograd.grad(again, needed, grad_outputs, create_graph=True))
+                return None, None, *(next(found) if x.requires_grad else None for x in each)
+            made: tuple[Any, ...] = formula.gradient((*tensors, c), parts, *grad_outputs)
+            # finite, as gradients that pass ``numerics.bounded``
+            return None, None, *(g.nan_to_num_(nan=0.0) for g in made)
+
+    return AtOnce

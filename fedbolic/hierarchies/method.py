@@ -25,7 +25,6 @@ from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.capabilities import NodePlaces
 from fedbolic.federated.contract.gradient_method import BatchPlan, LocalTraining
 from fedbolic.federated.contract.table_method import TableMethod
-from fedbolic.federated.contract.traits import Traits
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
 from fedbolic.hierarchies.scored_places import places_of
@@ -135,6 +134,8 @@ class HierarchyEmbedding(TableMethod):
     score: Score = "distance"
     sample: int | None = None
 
+    learns_from = HierarchySplit
+
     def __post_init__(self) -> None:
         check_sample(self.sample)
         _ = self.table  # checks its settings
@@ -150,13 +151,6 @@ class HierarchyEmbedding(TableMethod):
     def table(self) -> NodeTable:
         """The rows of nodes and their scores."""
         return NodeTable(self.dim, self.c, self.bias, self.score)
-
-    @property
-    @override
-    def traits(self) -> Traits:
-        return dataclasses.replace(
-            super().traits, learns_from=HierarchySplit, common_features=False
-        )
 
     @override
     def model(self, meta: Meta) -> Model:

@@ -23,7 +23,6 @@ from fedbolic.data.knowledge.triple_split import TripleSplit
 from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.gradient_method import BatchPlan, LocalTraining
 from fedbolic.federated.contract.table_method import TableMethod
-from fedbolic.federated.contract.traits import Traits
 from fedbolic.knowledge.ranking import TailScores, tail_rank_scores
 from fedbolic.knowledge.triple_scorer import TripleScorer
 from fedbolic.knowledge.triple_scores import Biases, ScoreName, TripleScore
@@ -119,6 +118,8 @@ class KnowledgeEmbedding(TableMethod):
     server_lr: float = 1.0
     personal: tuple[TableName, ...] = ()
 
+    learns_from = TripleSplit
+
     def __post_init__(self) -> None:
         _ = self.scorer  # checks its settings
         self.check_settings(self.negatives)
@@ -135,16 +136,6 @@ class KnowledgeEmbedding(TableMethod):
     def scorer(self) -> TripleScore:
         """Score of triples."""
         return TripleScore(self.score, self.dim, self.bias)
-
-    @property
-    @override
-    def traits(self) -> Traits:
-        return dataclasses.replace(
-            super().traits,
-            learns_from=TripleSplit,
-            common_features=False,
-            global_model=not self.kept,
-        )
 
     @property
     @override

@@ -233,3 +233,23 @@ def value_of(curvature: Curvature | Tensor | float) -> Tensor | float:
         return curvature
     c = curvature.c
     return c.float() if c.dtype in HALVES else c
+
+
+def checked_curvature(c: Tensor | float, *, flat: bool) -> Tensor | float:
+    """The curvature of a space after a check.
+
+    Args:
+        c: A number, which is checked, or a floating tensor, whose values are not inspected.
+        flat: Whether ``c = 0`` is allowed.
+
+    Raises:
+        ValueError: If a number is negative, not finite, or 0 without ``flat``.
+    """
+    if isinstance(c, Tensor):
+        return c
+    if not (math.isfinite(c) and (c > 0 or (flat and c == 0))):
+        least = "0 or more" if flat else "above 0"
+        raise ValueError(
+            f"c must be finite and {least}, got {c}: it is minus the sectional curvature"
+        )
+    return float(c)

@@ -26,15 +26,6 @@ class Euclidean(Manifold):
     c: Tensor | float = field(default=0.0, init=False, repr=False)
 
     @override
-    def origin(
-        self,
-        *shape: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Float[Tensor, "*batch ambient"]:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         return root(square(x - y)).squeeze(-1)

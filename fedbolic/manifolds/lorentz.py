@@ -15,7 +15,7 @@ from fedbolic.formulas.analytic import (
     gap_length,
 )
 from fedbolic.formulas.centroids import centroid, normalized_weights
-from fedbolic.formulas.eager import at_once
+from fedbolic.formulas.fused import at_once
 from fedbolic.formulas.numerics import (
     HALVES,
     HYPERBOLOID_RADIUS,
@@ -30,8 +30,8 @@ from fedbolic.formulas.numerics import (
 )
 from fedbolic.formulas.pairs import hyperboloid_pairs
 from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature
-from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, checked_curvature
+from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature, checked_curvature
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,5 @@
 """Interface of all manifolds: their operations and the laws these satisfy."""
 
-import math
 from abc import ABC, abstractmethod
 from typing import Literal, TypeAlias
 
@@ -44,7 +43,6 @@ class Manifold(ABC):
         """``c`` as it was given: the module if it is learnt."""
         return vars(self).get("c", self.c)
 
-    @abstractmethod
     def origin(
         self,
         *shape: int,
@@ -52,6 +50,7 @@ class Manifold(ABC):
         device: torch.device | str | None = None,
     ) -> Float[Tensor, "*batch ambient"]:
         """The origin as a tensor of ``shape``, whose last number is the ambient dimension."""
+        return torch.zeros(shape, dtype=dtype, device=device)
 
     @abstractmethod
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
@@ -190,23 +189,3 @@ class Manifold(ABC):
                 f"{int(outside.sum())} of {outside.numel()} points are not on {self}: the first is "
                 f"x[{', '.join(map(str, index))}] = {point}; use projx(x), or check the curvature"
             )
-
-
-def checked_curvature(c: Tensor | float, *, flat: bool) -> Tensor | float:
-    """The curvature of a space after a check.
-
-    Args:
-        c: A number, which is checked, or a floating tensor, whose values are not inspected.
-        flat: Whether ``c = 0`` is allowed.
-
-    Raises:
-        ValueError: If a number is negative, not finite, or 0 without ``flat``.
-    """
-    if isinstance(c, Tensor):
-        return c
-    if not (math.isfinite(c) and (c > 0 or (flat and c == 0))):
-        least = "0 or more" if flat else "above 0"
-        raise ValueError(
-            f"c must be finite and {least}, got {c}: it is minus the sectional curvature"
-        )
-    return float(c)

@@ -14,7 +14,7 @@ from fedbolic.formulas.analytic import (
     atanhc,
 )
 from fedbolic.formulas.centroids import centroid, normalized_weights
-from fedbolic.formulas.eager import at_once
+from fedbolic.formulas.fused import at_once
 from fedbolic.formulas.numerics import (
     HALVES,
     dot,
@@ -28,8 +28,8 @@ from fedbolic.formulas.numerics import (
 )
 from fedbolic.formulas.pairs import ball_pairs
 from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature
-from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, checked_curvature
+from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature, checked_curvature
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +71,6 @@ class Poincare(Manifold):
     def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
         point = self._read(x, dtype)[0]
         return point.clone() if point is x else point
-
-    @override
-    def origin(
-        self,
-        *shape: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Float[Tensor, "*batch ambient"]:
-        return torch.zeros(shape, dtype=dtype, device=device)
 
     @override
     @at_once(ball_maps.BallDist)

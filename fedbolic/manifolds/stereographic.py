@@ -90,15 +90,6 @@ class Stereographic(Manifold):
         return self._read(x, dtype)[0]
 
     @override
-    def origin(
-        self,
-        *shape: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Float[Tensor, "*batch ambient"]:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         x, _, y, _, q = self._half(x, y)

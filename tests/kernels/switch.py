@@ -4,14 +4,14 @@ import pytest
 from torch.autograd import gradcheck, gradgradcheck
 
 from fedbolic import kernels
-from fedbolic.formulas import eager, registrar
+from fedbolic.formulas import fused, registrar
 
 
 def count_calls(monkeypatch, kernel, switch="replace_operators"):
     """Let kernels replace the operators, and return the settings of calls of one of them."""
     calls, launcher = [], registrar._launcher
     monkeypatch.setattr(kernels, switch, lambda *tensors: True)
-    monkeypatch.setattr(eager, "_is_eager", lambda *given: False)  # it is for the CPU alone
+    monkeypatch.setattr(fused, "_is_eager", lambda *given: False)  # it is for the CPU alone
 
     def noted(name):
         def counted(*tensors, **settings):

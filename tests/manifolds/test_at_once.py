@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedbolic.formulas import eager
+from fedbolic.formulas import fused
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.manifolds.cases import lifted, normal
 
@@ -39,7 +39,7 @@ CASES = [(kind, name) for kind in (Lorentz, Poincare) for name in NAMES]
 CASES += [(Poincare, "mobius_add")]
 
 
-@pytest.mark.parametrize("dtype", eager.FULL)
+@pytest.mark.parametrize("dtype", fused.FULL)
 @pytest.mark.parametrize("dim", [1, 2, 5, 8, 33])
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_at_once_has_the_bits_of_the_operation(kind, name, dim, dtype):
@@ -111,8 +111,8 @@ def test_second_derivatives_with_one_tensor_twice_and_one_without(kind):
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_only_eager_tensors_of_one_type_and_a_number_are_taken(kind, name, monkeypatch):
     given, taken = arguments(kind, name, 1.0, 3, torch.float64), []
-    is_eager = eager._is_eager
-    monkeypatch.setattr(eager, "_is_eager", lambda *x: taken.append(is_eager(*x)) or taken[-1])
+    is_eager = fused._is_eager
+    monkeypatch.setattr(fused, "_is_eager", lambda *x: taken.append(is_eager(*x)) or taken[-1])
 
     def call(*tensors):
         return getattr(kind(1.0), name)(*tensors)

@@ -1,7 +1,8 @@
 """Base of methods whose parameters are tables of rows, of which clients train and send some."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -10,12 +11,14 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import TableMeans
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler
 from fedbolic.optim import SGD, Adam
@@ -28,6 +31,9 @@ class TableMethod(GradientMethod, Reporting):
     :class:`~fedbolic.federated.aggregators.row_mean.TableMeans` adds; as ``table``, the change of
     whole tables, in which a client without a row counts as a change of 0.
     """
+
+    learns_from: ClassVar[type[Split]]
+    """Kind of examples of the clients."""
 
     # annotations, not fields: a subclass is a dataclass and orders its own
     rounds: int
@@ -57,6 +63,12 @@ class TableMethod(GradientMethod, Reporting):
                 f"negatives have a power of {negatives.power}, which needs the counts of all "
                 "clients: use 0"
             )
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        own = {"learns_from": self.learns_from, "global_model": not self.kept}
+        return dataclasses.replace(super().traits, common_features=False, **own)
 
     @property
     @override
