@@ -51,7 +51,8 @@ class GraphFiles(Source):
             context.
 
     Raises:
-        ValueError: If there is no path, a rate is out of range or the rates sum to more than 1.
+        ValueError: If ``paths`` is no list or is empty, a rate is out of range, or the rates sum to
+            more than 1.
 
     Example:
         >>> import tempfile
@@ -75,6 +76,8 @@ class GraphFiles(Source):
     def __post_init__(self) -> None:
         if not self.paths:
             raise ValueError("paths is empty: name at least one file or folder of graphs")
+        if isinstance(self.paths, str | Path):
+            raise ValueError(f"paths is one path: give a list, such as [{str(self.paths)!r}]")
         one_of(get_args(Scale), scale=self.scale)
         check_split(self.split, train_rate=self.train_rate, test_rate=self.test_rate)
 

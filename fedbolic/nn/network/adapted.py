@@ -31,6 +31,7 @@ class Adapted(Backbone):
         kind: ``lora`` or ``hyplora``.
 
     Raises:
+        TypeError: If ``layers`` is no tuple.
         ValueError: If a value is out of range; when built, if a pattern matches no layer, or the
             file is damaged or holds the weights of another network.
         FileNotFoundError: When built, if there is no such file.
@@ -49,6 +50,7 @@ class Adapted(Backbone):
     kind: AdapterKind = "hyplora"
 
     def __post_init__(self) -> None:
+        check.instance(tuple, "('*',)", layers=self.layers)
         check.at_least(1, rank=self.rank)
         check.positive(alpha=self.alpha)
         check.one_of(get_args(AdapterKind), kind=self.kind)

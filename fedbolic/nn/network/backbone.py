@@ -46,6 +46,7 @@ class MLP(Backbone):
             either sign, as prototypes on a sphere need them; ``None`` for no such layer.
 
     Raises:
+        TypeError: If ``widths`` is no tuple.
         ValueError: If ``widths`` is empty, a width is below 1 or ``dropout`` is out of range.
     """
 
@@ -54,6 +55,7 @@ class MLP(Backbone):
     dim: int | None = None
 
     def __post_init__(self) -> None:
+        check.instance(tuple, "(200,)", widths=self.widths)
         check.at_least(1, num_widths=len(self.widths))
         check.at_least(1, narrowest_width=min(self.widths))
         check.rate(below_one=True, dropout=self.dropout)

@@ -50,6 +50,7 @@ class HyperbolicResNet(Backbone):
             coordinates of each pixel; an output depends on its own input only.
 
     Raises:
+        TypeError: If ``blocks`` is no tuple.
         ValueError: If ``blocks`` is empty, a number is out of range, or ``model`` or ``norm`` is
             unknown.
 
@@ -73,6 +74,7 @@ class HyperbolicResNet(Backbone):
     norm: Literal["batch", "gyro", "layer"] = "batch"
 
     def __post_init__(self) -> None:
+        check.instance(tuple, "(3, 3, 3)", blocks=self.blocks)
         check.at_least(1, dim=self.dim, num_stages=len(self.blocks), width=self.width)
         check.at_least(1, fewest_blocks=min(self.blocks))
         check.positive(c=self.c)

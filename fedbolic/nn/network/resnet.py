@@ -44,6 +44,7 @@ class ResNet(Backbone):
             depends on its own input only.
 
     Raises:
+        TypeError: If ``blocks`` is no tuple.
         ValueError: If ``blocks`` is empty, a number is below 1, or ``stem`` or ``norm`` is unknown.
 
     References:
@@ -64,6 +65,7 @@ class ResNet(Backbone):
     norm: Literal["batch", "batch_untracked", "group"] = "batch"
 
     def __post_init__(self) -> None:
+        check.instance(tuple, "(2, 2, 2, 2)", blocks=self.blocks)
         check.at_least(1, dim=self.dim, num_stages=len(self.blocks), width=self.width)
         check.at_least(1, fewest_blocks=min(self.blocks))
         check.one_of(_STEMS, stem=self.stem)

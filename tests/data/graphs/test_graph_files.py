@@ -141,6 +141,8 @@ def test_an_empty_folder_is_refused_by_name(tmp_path):
         GraphFiles([Path("9.npz")], root=tmp_path).load(Rng(0))
     with pytest.raises(ValueError, match="paths is empty"):
         GraphFiles([])
+    with pytest.raises((TypeError, ValueError), match="hospitals"):  # typed calls have their own
+        GraphFiles("hospitals")
 
 
 def without(*names):

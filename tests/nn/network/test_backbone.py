@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from fedbolic.core.types import Meta
 from fedbolic.nn.network.backbone import MLP, ConvNet
 from fedbolic.nn.network.classifier import CosineHead, classifier
+from fedbolic.nn.network.hyperbolic_resnet import HyperbolicResNet
+from fedbolic.nn.network.resnet import ResNet
 
 widths = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
 
@@ -85,6 +87,15 @@ def test_the_convnet_refuses_what_is_no_image(shape):
 def test_impossible_widths_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    "build", [MLP, lambda x: ResNet(blocks=x), lambda x: HyperbolicResNet(blocks=x)]
+)
+@pytest.mark.parametrize("widths", [[8], 8])
+def test_networks_whose_widths_are_no_tuple_are_refused(build, widths):
+    with pytest.raises(TypeError, match="tuple"):  # also where types are checked at every call
+        build(widths)
 
 
 def test_a_classifier_is_a_body_and_a_head_with_one_logit_per_class():
