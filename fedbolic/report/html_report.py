@@ -151,7 +151,6 @@ def _sections(folder: Path, rows: Sequence[TableRow]) -> dict[str, list[_Block]]
         for about, draw in ((CURVES, curves_panel), (MEGABYTES, megabytes_panel))
     )
     return {
-        "What was asked": _asked(rows, configs),
         "Results": _results(folder, rows),
         "Score by round": curves,
         "Score by megabytes": sent,
@@ -160,6 +159,7 @@ def _sections(folder: Path, rows: Sequence[TableRow]) -> dict[str, list[_Block]]
         "Time": _panel(SECONDS, seconds_panel, measured, times),
         "Figures": _figures(rows),
         "Maps": _maps(rows),
+        "What was asked": _asked(rows, configs),
         "Differences of the configurations": _differences(configs),
     }
 
@@ -180,13 +180,18 @@ def _config(run: RunFiles) -> dict[str, Any]:
     return settings
 
 
+_SHARED_OUT = ("data.dataset", "data.graph", "data.hierarchy")
+"""Settings whose classes say more of the data than the source around them."""
+
+
 def _asked(rows: Sequence[TableRow], configs: Mapping[str, Mapping[str, Any]]) -> list[_Block]:
     """Method and data of every row, and the complete configuration of the first."""
     lines = [["row", "method", "data", "rounds", "seeds"]]
     for row in rows:
         flat = flat_settings(configs[row.name])
         seeds = ", ".join(run.path.name.removeprefix("seed") for run in row.folders)
-        names = (str(flat.get(key, "")).rpartition(".")[2] for key in ("method", "data"))
+        data = next(key for key in (*_SHARED_OUT, "data") if key in flat or key == "data")
+        names = (str(flat.get(key, "")).rpartition(".")[2] for key in ("method", data))
         lines.append([row.name, *names, yaml_line(flat.get("method.rounds", "")), seeds])
     settings = read_text(rows[0].folders[0].config, SETTINGS_SIZE)
     about = f"Complete configuration of {rows[0].name}"

@@ -92,7 +92,7 @@ def test_a_page_has_every_section_and_its_panels(write):
     RunFolder(runs / "a" / "seed0").save_figures({"disc": point, "cloud": cloud})
     found = Page(page([runs]))
     assert found.headings[2:] == [
-        *("What was asked", "Results", *PANELS, "Figures", "Differences of the configurations"),
+        *("Results", *PANELS, "Figures", "What was asked", "Differences of the configurations"),
     ]
     kinds = [kind for kind, _ in decoded(found.images)]
     assert kinds == ["svg+xml"] * 7 + ["png"] * 2  # two scores by round and by megabytes
