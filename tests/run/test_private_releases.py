@@ -20,6 +20,10 @@ COHORTS = {
     "samples": [],
     "all": ["--cohort.rate", "1.0", "--cohort.sampling", "fixed"],
     "once": ["--cohort.sampling", "once", "--privacy.adaptive", "null"],
+    "banded": [
+        *("--cohort.sampling", "cyclic", "--privacy.adaptive", "null"),
+        *("--privacy.correlation", "banded"),
+    ],
 }
 
 

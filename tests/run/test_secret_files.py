@@ -23,6 +23,10 @@ TREE = dataclasses.replace(PRIVATE, correlation="tree")
 SETTINGS = {
     "noise at the server": {"privacy": PRIVATE},
     "noise of a tree": {"privacy": TREE, "cohort": Cohort(0.4, sampling="once")},
+    "banded noise": {
+        "privacy": dataclasses.replace(PRIVATE, correlation="banded"),
+        "cohort": Cohort(0.4, sampling="cyclic"),
+    },
     "noise at the clients": {"privacy": dataclasses.replace(PRIVATE, placement="clients")},
     "DP-SGD": {"method": PrivateSteps(PLAIN, steps=2)},
     "noise in a sum": {"method": NOISY},
