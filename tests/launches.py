@@ -1,18 +1,23 @@
 """Launches of a step of all clients on a CUDA device, counted without one.
 
-    python -m tests.launches [METHOD ...] [--csv FILE]
+    python -m tests.launches [METHOD ...] [--csv FILE] [--rounds]
 
 The columns are torch's operators, on the shadow device; what a graph of ``Graphed`` holds, with our
 kernels, on the rehearsal device; and what one of ``Graphed(compiled=True)`` holds: Inductor's
 kernels for an H100, as its code launches them, and calls of libraries, each as one. The last needs
-``pip install triton``, but neither compiles nor runs the code.
+``pip install triton``, but neither compiles nor runs the code. With ``--rounds`` they are the parts
+of a whole round of 8 clients with evaluation, and the waits of all; a replay of a graph is one
+launch. The share of begin, load and evaluation is modelled as by ``benchmarks.gpu.model``, with the
+microseconds that this CPU takes to begin a client.
 """
 
 import argparse
 import contextlib
 import csv
+import dataclasses
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -21,11 +26,16 @@ import pytest
 import torch
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+from benchmarks.gpu.model import EAGER, GRAPH, KERNEL, PER_LAUNCH
 from benchmarks.table import head, line
+from benchmarks.timing import Clock
 from fedbolic.core import tree
-from fedbolic.federated import Batched, Graphed, LocalTraining, Sequential
+from fedbolic.federated import Batched, Evaluation, Graphed, LocalTraining, Sequential, Trainer
 from fedbolic.federated.batched import compiled
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.static_steps import StaticSteps
 from fedbolic.federated.contract.engine import Exchange
+from fedbolic.federated.engines import batched, graphed
 from tests.budgets import BATCH, METHODS, RNG, _federation, _with_local, spent
 from tests.rehearsal import CUDA, rehearsal
 
@@ -162,6 +172,83 @@ def compiled_launches(name):
     return len(LAUNCH.findall(code)), len(LIBRARY.findall(code))
 
 
+PARTS = {
+    "begin": [(ClientTask, "begin"), (graphed, "waves")],
+    "load": [(StaticSteps, "_load"), (StaticSteps, "_load_window")],
+    "steps": [(StaticSteps, "_take")],
+    "results": [(batched, "results_of"), (StaticSteps, "_results")],
+    "evaluate": [(Evaluation, "rows")],
+}
+"""Functions of each part of a round; the rest is the server's."""
+
+ROUNDS, EPOCHS = 6, 5
+"""Rounds of a run, of which the last is counted, and local epochs."""
+
+
+def of_round(name, num_clients):
+    """Launches of a round by part, and its waits."""
+    (method, shape), data = METHODS[name], _federation(name, num_clients)
+    local = LocalTraining(EPOCHS, BATCH if isinstance(shape, tuple) else None)
+    method = dataclasses.replace(_with_local(method, local), rounds=ROUNDS)
+    spent, parts, last = Counter(), ["server"], [0]
+
+    def lap():
+        now = device.work.total()["launches"] + device.replayed
+        spent[parts[-1]] += now - last[0]
+        last[0] = now
+
+    def noted(function, part):
+        def run(*given, **settings):
+            lap()
+            parts.append(part)
+            try:
+                return function(*given, **settings)
+            finally:
+                lap()
+                parts.pop()
+
+        return run
+
+    with rehearsal() as device, pytest.MonkeyPatch.context() as patch:
+        for part, functions in PARTS.items():
+            for owner, function in functions:
+                patch.setattr(owner, function, noted(getattr(owner, function), part))
+        for _ in Trainer(Graphed(memory=1e6)).run(method, data.to(CUDA, torch.float32), RNG):
+            lap()
+            found = {part: spent[part] for part in (*PARTS, "server")}
+            found["waits"] = device.work.total()["waits"]
+            spent.clear()
+            device.work.clear()
+            last[0] = device.replayed
+    return found
+
+
+def begin_microseconds(name, num_clients=100):
+    """The least of five times of this CPU to begin a client: its batches, in the order drawn."""
+    (method, shape), data = METHODS[name], _federation(name, num_clients)
+    method = _with_local(method, LocalTraining(EPOCHS, BATCH if isinstance(shape, tuple) else None))
+    start, times = method.init(data.meta, RNG), []
+    messages = {client.id: method.broadcast(start, client.id) for client in data.clients}
+    exchange = Exchange(method, messages, data.clients, {}, RNG)
+    for _ in range(5):
+        clock = Clock()
+        tasks = [task for some in Graphed()._together(method, exchange) for task in some.values()]
+        given = {"size": None, "most": len(tasks), "batch_size": method.local.batch_size}
+        assert graphed.waves(tasks, 1, **given)
+        times.append(clock.lap())
+    return 1e6 * min(times) / len(data.clients)
+
+
+def round_row(name, num_clients=8):
+    """A row of ``--rounds``, and the modelled share of everything but steps and the mean."""
+    found, begin = of_round(name, num_clients), begin_microseconds(name)
+    took = {part: EAGER * found[part] for part in (*PARTS, "server")}
+    took["begin"] += num_clients * begin
+    took["steps"] = found["steps"] * (GRAPH + captured(name) * PER_LAUNCH * KERNEL)
+    share = sum(took[part] for part in ("begin", "load", "evaluate")) / sum(took.values())
+    return {"round": name, **found, "begin_us": round(begin), "share": f"{share:.2f}"}
+
+
 def counts(name):
     """All counts of a method by name; a step of one client has only the first."""
     found = {"sequential": operators(name, Sequential())}
@@ -178,12 +265,30 @@ def counts(name):
     }
 
 
+def write(rows, file):
+    """Write rows to a CSV file, if there is one."""
+    if file is None:
+        return
+    columns = {column: None for row in rows for column in row}
+    with file.open("w", newline="") as lines:
+        table = csv.DictWriter(lines, columns, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
 def main():
     """Print the table, and exit with the number of goals that are missed."""
     args = argparse.ArgumentParser()
     args.add_argument("names", nargs="*", help="methods of tests/budgets.py")
     args.add_argument("--csv", type=Path, help="file for all counts")
+    args.add_argument("--rounds", action="store_true", help="count whole rounds of 8 clients")
     options = args.parse_args()
+    if options.rounds:
+        rows = [round_row(name) for name in options.names or NAMES]
+        print(head(*rows[0]))
+        print("\n".join(line(*row.values()) for row in rows))
+        write(rows, options.csv)
+        return
     rows, missed = [], 0
     print(head("step of 4 clients", "operators", "captured", "compiled", "goal", ""))
     for name in options.names or NAMES:
@@ -195,12 +300,7 @@ def main():
         whole = f"{total} ({found['kernels']} + {found['libraries']})" if total else ""
         shown = (found.get(column, "") for column in ("graphed", "captured"))
         print(line(name, *shown, whole, goal or "", verdict), flush=True)
-    if options.csv:
-        columns = {column: None for row in rows for column in row}
-        with options.csv.open("w", newline="") as file:
-            table = csv.DictWriter(file, columns, lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
+    write(rows, options.csv)
     sys.exit(missed)
 
 

@@ -1,5 +1,6 @@
 """Scores of many clients from a joint forward pass."""
 
+import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,12 @@ from fedbolic.federated.batched.stacking import (
 )
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.gradient_method import GradientMethod
-from fedbolic.federated.scores.score import CHUNK, all_on_host, score, stacked_score_values
+from fedbolic.federated.scores.score import (
+    CHUNK,
+    all_on_host,
+    stacked_score_values,
+    unread_scores,
+)
 
 SPLITS = ("validation", "test")
 
@@ -155,7 +161,8 @@ def scores_by_vmap(
     together: list[Held] = []
     for each in held:
         if is_scored_alone(method, each):
-            found[each.client.id] |= score(method, each.local, each.context, each.client)
+            predict = functools.partial(_predicted, method, each)
+            found[each.client.id] |= unread_scores(predict, each.client)
         elif any(len(each.split(name)) for name in SPLITS):
             together.append(each)
     groups = _groups(method, together)
@@ -166,6 +173,11 @@ def scores_by_vmap(
                     named = {f"{name}/{metric}": value for metric, value in scores.items()}
                     found[each.client.id] |= named
     return found
+
+
+def _predicted(method: GradientMethod, each: Held, batch: Params) -> Tensor:
+    model = method.model(each.client.meta)
+    return method.predict(model, each.local, batch, each.context)
 
 
 def _groups(method: GradientMethod, held: Sequence[Held]) -> list[list[Held]]:

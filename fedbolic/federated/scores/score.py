@@ -61,6 +61,16 @@ def score_logits(logits: Callable[[Params], Tensor], client: Client) -> dict[str
         ``test/examples``, the additional scores of the current context, and the same for
         ``validation``.
     """
+    return all_on_host([unread_scores(logits, client)])[0]
+
+
+def unread_scores(logits: Callable[[Params], Tensor], client: Client) -> dict[str, float | Tensor]:
+    """The same, whose tensors on an accelerator :func:`all_on_host` brings to the host.
+
+    Args:
+        logits: Function from a batch to one logit per class for every example.
+        client: Client with the examples.
+    """
     splits = {"validation": client.validation, "test": client.test}
     return {
         f"{name}/{metric}": value
@@ -168,7 +178,7 @@ def with_numbers(
     ]
 
 
-def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]:
+def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float | Tensor]:
     sums, kept = [], []
     with torch.no_grad():
         for index in chunks(len(split)):
@@ -178,7 +188,7 @@ def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]
             kept += [(found, batch["y"])] if measured() else []
     correct, loss = (torch.stack(parts).sum() for parts in zip(*sums, strict=True))
     extra = extra_scores(*(torch.cat(parts) for parts in zip(*kept, strict=True))) if kept else {}
-    return all_on_host([_means(correct, loss, len(split)) | extra])[0]
+    return _means(correct, loss, len(split)) | extra
 
 
 def _full_precision(logits: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def test_scores_of_many_in_one_pass_are_those_of_one_after_another(name, chunk, 
     monkeypatch.setattr(stacked_scores, "CHUNK", chunk)
     if name != "batch norm":
         monkeypatch.setattr(Engine, "scores", refuse)
-        monkeypatch.setattr(stacked_scores, "score", refuse)
+        monkeypatch.setattr(stacked_scores, "unread_scores", refuse)
     assert_same_scores(Batched().scores(given), expected, abs=1e-6)
 
 

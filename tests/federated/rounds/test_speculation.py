@@ -16,13 +16,14 @@ from fedbolic.federated.rounds import speculation
 from fedbolic.methods import FedProto
 from fedbolic.nn.network.backbone import MLP
 from tests.federated.agreement import with_, with_client
-from tests.federated.simple_method import federation
+from tests.federated.simple_method import NormNet, federation
 from tests.rehearsal import CUDA, rehearsal
 
 LOCAL, ROUNDS = LocalTraining(1, 4), 4
 DATA = dataclasses.replace(federation((8, 8, 8)), holdout=None)
 METHODS = {
     "sums": with_(rounds=ROUNDS, local=LOCAL),
+    "batch norm": with_(backbone=NormNet(), rounds=ROUNDS, local=LOCAL),  # scored one by one
     "prototypes": FedProto(MLP((6,)), rounds=ROUNDS, local=LOCAL),
 }
 
