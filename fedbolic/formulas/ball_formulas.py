@@ -106,7 +106,9 @@ class BallTransport(Formula):
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         x, gap_x, y, gap_y, v, c = inputs
         s, below, ratio = y - x, gap_x * gap_y, gap_y / gap_x
-        t, along_x, along_s = c * square(s), dot(c * x, v), dot(c * s, v)
+        # a product with 1 changes no bit
+        scaled = (x, s) if not isinstance(c, Tensor) and c == 1 else (c * x, c * s)
+        t, along_x, along_s = c * square(s), *(dot(each, v) for each in scaled)
         on_x = gap_x * along_s - t * along_x
         on_s = (1 - gap_x) * along_s + (gap_y + t) * along_x
         turn, below = on_x * x - on_s * s, below + t
