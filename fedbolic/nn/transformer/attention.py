@@ -170,9 +170,9 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         if context is None:
             query, *given = self.heads(v)
         else:
-            (query,) = self.heads(v, (self.query,))
+            (query,) = self.heads(v, ("query",))
             w = context if points else points_to_tangents(space, context)
-            given = self.heads(w, (self.key, self.value))
+            given = self.heads(w, ("key", "value"))
         place = hyperboloid_point if points else tangents_to_points
         y = place(space, self.attend(query, given, mask=mask))
         return self.rounded(y, x, self.query.weight)
@@ -203,7 +203,7 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
     def heads(
         self,
         x: Float[Tensor, "*batch n _"],
-        maps: Sequence[nn.Module] = (),
+        maps: Sequence[str] = ("query", "key", "value"),
         *,
         start: int = 0,
     ) -> Heads:
@@ -211,10 +211,10 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
 
         Args:
             x: Points, or tangents if the stream is ``tangents``.
-            maps: Some of ``query``, ``key`` and ``value``, in this order; by default all.
+            maps: Names of the maps, in this order.
             start: Position of the first of ``x``.
         """
-        chosen: Sequence[Any] = maps or (self.query, self.key, self.value)
+        chosen: list[Any] = [getattr(self, name) for name in maps]
         points = isinstance(self.out, Linear)
         each = [
             of.space_coordinates(x) if points else wide(of(x.to(of.weight.dtype))) for of in chosen
@@ -222,7 +222,7 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         s = torch.cat(each, -1) if len(each) > 1 else each[0]
         s = s.unflatten(-1, (len(chosen), self.num_heads, self.head_dim))
         if self.rotary_base is not None:
-            number = len(chosen) - (chosen[-1] is self.value)  # values are not turned
+            number = len(chosen) - (maps[-1] == "value")  # values are not turned
             turned, *rest = s.split((number, len(chosen) - number), -3)
             turned = rotated(turned, self.rotary_base, start=start, axis=-4)
             s = torch.cat((turned, *rest), -3)

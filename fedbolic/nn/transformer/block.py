@@ -109,9 +109,9 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
             if not past:
                 self.attention.check_sets(memory, name="memory", like=x)
                 given = memory if points else points_to_tangents(space, memory)
-                across = cross.heads(given, (cross.key, cross.value))
+                across = cross.heads(given, ("key", "value"))
             check_mask(memory_mask, x, across[0].shape[-2], name="memory_mask")
-            (query,) = cross.heads(self._normed(v, 1), (cross.query,))
+            (query,) = cross.heads(self._normed(v, 1), ("query",))
             v = self._added(v, 1, cross.attend(query, across, mask=memory_mask))
             kept += across
         v = self._added(v, len(self.norms) - 1, self._fed_forward(v))

@@ -136,6 +136,17 @@ def test_kernels_and_products_are_equal_to_second_order_and_forwards(masked):
     torch.testing.assert_close(rows, expected.reshape(rows.shape), rtol=1e-9, atol=1e-11)
 
 
+@streams
+def test_exported_attention_turns_what_attention_turns(stream):
+    layer = LorentzAttention(Lorentz(0.7), 4, 2, rotary_base=9.0, stream=stream).requires_grad_(
+        False
+    )
+    x = Lorentz(0.7).expmap0(Lorentz(0.7).lift(torch.randn(2, 3, 4)))
+    for given in ((x,), (x, x[:, :2])):
+        found = torch.export.export(layer, given).module()(*given)
+        torch.testing.assert_close(found, layer(*given))
+
+
 def test_without_a_transform_attention_is_torchs_kernel(monkeypatch):
     called = []
     for name in ("scaled_dot_product_attention", "_FLASH"):
