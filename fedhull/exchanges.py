@@ -78,7 +78,7 @@ def points_of(examples: Params) -> BallPoints:
 
 @dataclass(frozen=True)
 class Sizes(HullExchange):
-    """First of them: the sum of the clients' bin counts; metrics report what the bins would leak.
+    """First exchange: the sum of the clients' bin counts; metrics report what the bins would leak.
 
     Args:
         grid: Polar grid of bins.

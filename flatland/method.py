@@ -194,10 +194,10 @@ class FlatLand(GraphMethod, Reporting):
             )
             optimizer = dataclasses.replace(self.optimizer, weight_decay=decay)
             some = {n: gradients[n] for n in group}
-            stepped, states[kind] = optimizer.step(
+            changed, states[kind] = optimizer.step(
                 group, some, local["optimizer"][kind], lr=self.lr * rate, donate=True
             )
-            moved |= stepped
+            moved |= changed
         return {**local, "parameters": moved, "optimizer": states}
 
     @override
@@ -253,7 +253,7 @@ _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
 
 
 def _raw(graph: Graph, estimator: Estimator, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Raw value of the curvature estimated from a client's graph; drawn anew if private."""
+    """Raw value of the curvature estimated from a client's graph; with fresh noise if private."""
     c = torch.as_tensor(estimator.c(graph), dtype=torch.float64)
     return _CURVATURE.raw_of(c).reshape(_CURVATURE.raw.shape).to(device, dtype)
 

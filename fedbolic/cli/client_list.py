@@ -8,7 +8,7 @@ from fedbolic.data import Client, FederatedData, LabelledSplit
 from fedbolic.run.progress import terminal
 
 FIRST_CLIENTS = 20
-"""Largest number of clients with a line of their own."""
+"""Largest number of clients with a line each."""
 
 LISTED = 10
 """Largest number of classes whose examples are counted one by one."""

@@ -349,5 +349,5 @@ def _name(settings: dict[str, Any]) -> str | None:
 
 def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
     """Resolve a path in a configuration file: relative to that file, else to the current folder."""
-    beside = Path(str(configs[-1])).parent / path if configs else path
-    return beside if beside.exists() else path
+    relative = Path(str(configs[-1])).parent / path if configs else path
+    return relative if relative.exists() else path

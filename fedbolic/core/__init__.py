@@ -1,1 +1,1 @@
-"""Common ground of all rooms: types, trees of tensors, random streams, checks, files."""
+"""Basis of all rooms: types, trees of tensors, random streams, checks, files."""

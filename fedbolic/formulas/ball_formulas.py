@@ -11,7 +11,7 @@ from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
 
 
 def ball_clamp(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The factors that clamp points to the ball, and the gaps ``1 - c |x|^2`` after it."""
+    """Factors that clamp points to the ball, and the gaps ``1 - c |x|^2`` of the clamped points."""
     limit = (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
     info = torch.finfo(x.dtype)
     t = (dot(x, x) * (c * SMALL)).clamp(info.tiny, info.max)

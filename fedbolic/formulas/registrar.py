@@ -171,7 +171,7 @@ def _differentiable(
 ) -> Callable[..., Tensor]:
     """The function by kernels, whose first argument is the settings of a call.
 
-    A kernel cannot be differentiated, so each derivative is a function of its own: ``Values`` calls
+    A kernel cannot be differentiated, so each derivative is a separate function: ``Values`` calls
     ``Gradients`` in its backward pass, and that calls the formula in its. Both map a batch by one
     launch, with the mapped axis before all others, since their arguments broadcast.
     """

@@ -111,12 +111,12 @@ def _sinh_parts(d: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
     return s / c**0.5, (s * s).add_(1).sqrt_()
 
 
-def _arc_by_curvature(t: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tensor:
+def _asinh_by_curvature(t: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tensor:
     t = _bounded(t, c)
     return _by_curvature(ASINH.series, t, c, t / cosh - value)
 
 
-def _chord_by_curvature(d: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tensor:
+def _sinh_by_curvature(d: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tensor:
     d = _bounded_length(d, c)
     return _by_curvature(SINH.series, d, c, d * cosh - value)
 
@@ -145,10 +145,10 @@ _asinh = _with_cosh(
         lambda g, t, c, value, cosh: g / cosh,
         lambda g, t, c, value, cosh: g * (c * _bounded(t, c) / cosh),
     ),
-    (_arc_by_curvature, lambda t, c, value, cosh: _bounded(t, c).square() / (2 * cosh)),
+    (_asinh_by_curvature, lambda t, c, value, cosh: _bounded(t, c).square() / (2 * cosh)),
 )
 _sinh = _with_cosh(
     _sinh_parts,
     (lambda g, d, c, value, cosh: g * cosh, lambda g, d, c, value, cosh: g * (c * value)),
-    (_chord_by_curvature, lambda d, c, value, cosh: _bounded_length(d, c) * value / 2),
+    (_sinh_by_curvature, lambda d, c, value, cosh: _bounded_length(d, c) * value / 2),
 )

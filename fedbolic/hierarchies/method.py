@@ -89,8 +89,8 @@ class HierarchyEmbedding(TableMethod):
         sends: Part of the table that a client sends: the ``rows`` of its nodes, or the ``table``.
         server_lr: Step size of the server along the aggregated change, above 0. For tables, about
             the number of clients over the number of those that hold a node.
-        personal: Whether every client keeps a table of its own and sends nothing, which is local
-            training; its negative examples are nodes of its own.
+        personal: Whether every client keeps a personal table and sends nothing, which is local
+            training; its negative examples are the client's nodes.
         bias: Nodes of a pair whose learnt bias is added to its score: ``none``, the ``ancestor``,
             or ``both``. The bias of the descendant changes no ranking and no training.
         score: Similarity of two points: minus their ``distance``, or the ``dot`` product of their
@@ -100,7 +100,7 @@ class HierarchyEmbedding(TableMethod):
             :func:`~fedbolic.hierarchies.scores.ranking_scores`.
 
     Raises:
-        ValueError: If a value is outside its range, a client with a table of its own would send
+        ValueError: If a value is outside its range, a client with a personal table would send
             one, or products are asked for in curved space.
 
     References:

@@ -31,7 +31,7 @@ class TreeLayout:
 
     Ways:
 
-    - ``gaps``: in the plane, every node beside its descendants and at a distance from all others.
+    - ``gaps``: in the plane, every node next to its descendants and far from all others.
       It holds ancestors and direct parents at once, by the bits of an angle.
     - ``sectors``: in the plane, every node in the middle of a sector that its children divide by
       their leaves. It needs the fewest bits.
@@ -135,7 +135,7 @@ class TreeLayout:
             places = boxes(forest, dim=self.dim, slope=slope, room=self.room, radius=self.radius)
         else:
             places = gaps(forest, RULES[self.objective], bits=self.bits, room=self.room)
-        return self._told_apart(places)
+        return self._check_distinct(places)
 
     def _check(self, hierarchy: Hierarchy, parents: np.ndarray, batches: np.ndarray) -> None:
         if batches.shape != parents.shape or batches.min() < 0:
@@ -153,7 +153,7 @@ class TreeLayout:
         if not self.room and batches.min() < batches.max():
             raise ValueError("later batches need room: set it above 0, such as 0.1")
 
-    def _told_apart(self, places: Places) -> Places:
+    def _check_distinct(self, places: Places) -> Places:
         """The places, after a check that no two are the same."""
         columns = [
             column.numpy().T if column.ndim == 2 else column.numpy()[None]
@@ -166,6 +166,6 @@ class TreeLayout:
         if same.any():
             raise ValueError(
                 f"{int(same.sum())} nodes of {len(order)} share a place, as coordinates have too "
-                "few bits for this tree: use gaps with 64 bits, less room, or lay it out anew"
+                "few bits for this tree: use gaps with 64 bits, less room, or another layout"
             )
         return places

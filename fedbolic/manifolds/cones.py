@@ -192,7 +192,7 @@ def _on_hyperboloid(space: Lorentz, x: Tensor, y: Tensor, ray: Tensor) -> tuple[
     is the sum of the step on the axis and the bend of a geodesic across it. For positive :math:`p`
     the step is :math:`(p^2 - |x_s|^2) / (C_x p + |x_s| C_p)`.
     """
-    (x, time_x), (y, time_y) = space._draw_in(x), space._draw_in(y)
+    (x, time_x), (y, time_y) = space._clamped(x), space._clamped(y)
     scale, length = per_point(space.c, x) ** 0.5, root(square(x))
     gap = y - x
     size = _size(gap)

@@ -86,7 +86,7 @@ def push_to_lorentz(
     Returns:
         Tangents at ``to_lorentz(space, x)``.
     """
-    return _push_to_sheet(space, x, u)
+    return _push_to_hyperboloid(space, x, u)
 
 
 def change_curvature(
@@ -139,7 +139,7 @@ def _push_to_ball(space: Lorentz, x: PointTensor, u: PointTensor) -> Tensor:
 
 
 @in_float32
-def _push_to_sheet(space: Poincare, x: PointTensor, u: PointTensor) -> Tensor:
+def _push_to_hyperboloid(space: Poincare, x: PointTensor, u: PointTensor) -> Tensor:
     x, gap = space._read(x)
     lorentz = Lorentz(space.c)
     pushed = 2 / gap * (u + 2 * per_point(space.c, x) * dot(x, u) / gap * x)

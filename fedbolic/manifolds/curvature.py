@@ -192,11 +192,11 @@ class Curvature(Recorded):
             raw = above.log() - (high - low - above).log()
         best = raw.to(c.dtype)
         for end in (-math.inf, math.inf):
-            beside = best
+            nearby = best
             for _ in range(3):
-                beside = torch.nextafter(beside, torch.full_like(beside, end))
-                closer = (self.c_of(beside) - c).abs() < (self.c_of(best) - c).abs()
-                best = torch.where(closer, beside, best)
+                nearby = torch.nextafter(nearby, torch.full_like(nearby, end))
+                closer = (self.c_of(nearby) - c).abs() < (self.c_of(best) - c).abs()
+                best = torch.where(closer, nearby, best)
         return best.detach()
 
     def extra_repr(self) -> str:

@@ -79,9 +79,9 @@ class Lorentz(Manifold):
 
     def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """Clamped space coordinates of ``x``, and the time coordinate in radii."""
-        return self._draw_in(x[..., 1:], dtype)
+        return self._clamped(x[..., 1:], dtype)
 
-    def _draw_in(self, s: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+    def _clamped(self, s: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         return formulas.hyperboloid_read(s, per_point(self.c, s), dtype or s.dtype)
 
     def _point(self, s: Tensor, dtype: torch.dtype | None = None) -> Tensor:

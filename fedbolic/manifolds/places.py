@@ -149,14 +149,14 @@ class ManifoldPlaces(Places):
         images = self._hyperbolic(dtype)
         if isinstance(self.manifold, Lorentz):
             images = to_poincare(self.manifold, images)
-        return told_apart(images.to(dtype), self._coordinates, "the ball")
+        return check_distinct(images.to(dtype), self._coordinates, "the ball")
 
     @override
     def to_lorentz(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n ambient"]:
         images = self._hyperbolic(dtype)
         if isinstance(self.manifold, Poincare):
             images = to_lorentz(self.manifold, images)
-        return told_apart(images.to(dtype), self._coordinates, "the hyperboloid")
+        return check_distinct(images.to(dtype), self._coordinates, "the hyperboloid")
 
     @property
     def _coordinates(self) -> Tensor:
@@ -231,7 +231,7 @@ def check_reach(radii: Float64[Tensor, " n"], dtype: torch.dtype) -> None:
         )
 
 
-def told_apart(
+def check_distinct(
     images: Float[Tensor, "n ambient"], points: Tensor, model: str
 ) -> Float[Tensor, "n ambient"]:
     """The images, after a check that different points have different images.

@@ -10,10 +10,10 @@ from typing_extensions import override
 from fedbolic.manifolds.places import (
     Places,
     by_rows,
+    check_distinct,
     check_reach,
     same_kind,
     separation,
-    told_apart,
 )
 
 
@@ -90,11 +90,13 @@ class HalfSpacePlaces(Places):
     @override
     def to_poincare(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n ambient"]:
         points = self._lorentz(dtype)
-        return told_apart((points[:, 1:] / (1 + points[:, :1])).to(dtype), self._keys, "the ball")
+        return check_distinct(
+            (points[:, 1:] / (1 + points[:, :1])).to(dtype), self._keys, "the ball"
+        )
 
     @override
     def to_lorentz(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n ambient"]:
-        return told_apart(self._lorentz(dtype).to(dtype), self._keys, "the hyperboloid")
+        return check_distinct(self._lorentz(dtype).to(dtype), self._keys, "the hyperboloid")
 
     def _lorentz(self, dtype: torch.dtype) -> Float64[Tensor, "n ambient"]:
         """The points on the hyperboloid in float64, after a check of their radii."""

@@ -11,10 +11,10 @@ from typing_extensions import override
 from fedbolic.manifolds.places import (
     Places,
     by_rows,
+    check_distinct,
     check_reach,
     same_kind,
     separation,
-    told_apart,
 )
 
 TURN_BITS = {torch.int64: 64, torch.int32: 32}
@@ -106,23 +106,23 @@ class PolarPlaces(Places):
     @override
     def to_poincare(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 2"]:
         check_reach(self.radii, dtype)
-        return self._told_apart(self._directed(torch.tanh(self.radii / 2)).to(dtype), "the ball")
+        return self._distinct(self._directed(torch.tanh(self.radii / 2)).to(dtype), "the ball")
 
     @override
     def to_lorentz(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 3"]:
         check_reach(self.radii, dtype)
         space = self._directed(torch.sinh(self.radii))
         points = torch.cat((torch.cosh(self.radii).unsqueeze(1), space), dim=1)
-        return self._told_apart(points.to(dtype), "the hyperboloid")
+        return self._distinct(points.to(dtype), "the hyperboloid")
 
     def _directed(self, lengths: Tensor) -> Tensor:
         angles = self.angles
         return torch.stack((lengths * angles.cos(), lengths * angles.sin()), dim=1)
 
-    def _told_apart(self, images: Tensor, model: str) -> Tensor:
+    def _distinct(self, images: Tensor, model: str) -> Tensor:
         turns = torch.where(self.radii > 0, self.turns.long(), 0)  # the origin has every angle
         keys = torch.stack((turns, (self.radii + 0.0).view(torch.int64)), dim=1)
-        return told_apart(images, keys, model)
+        return check_distinct(images, keys, model)
 
 
 def _distances(turns_u: Tensor, radii_u: Tensor, turns_v: Tensor, radii_v: Tensor) -> Tensor:

@@ -243,7 +243,7 @@ class Stereographic(Manifold):
         q = sine * sine
         cos2 = 1 + c * q
         if signed.may_be_round(c):
-            rest = _beside_axis(x, p, a, signed.round_part(c)[1])
+            rest = _distance_from_axis(x, p, a, signed.round_part(c)[1])
             cos2 = torch.where(c * q < signed.HALFWAY, rest, cos2)
         return (sine * signed.length_ratio(q, c, cos2)).squeeze(-1)
 
@@ -274,7 +274,7 @@ class Stereographic(Manifold):
         return ((c * square(wide) < 1) & wide.isfinite().all(-1, keepdim=True)).squeeze(-1)
 
 
-def _beside_axis(x: Tensor, p: Tensor, a: Tensor, k: Tensor | float) -> Tensor:
+def _distance_from_axis(x: Tensor, p: Tensor, a: Tensor, k: Tensor | float) -> Tensor:
     """Squared distance of the point of the unit sphere from the axis of a great sphere.
 
     Args:

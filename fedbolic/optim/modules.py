@@ -143,7 +143,7 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
 
     @override
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own.
+        """Add parameters with separate options.
 
         Args:
             param_group: ``params`` and any options of the constructor.

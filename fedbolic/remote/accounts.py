@@ -22,7 +22,7 @@ DATA_NAME = re.compile(r"\w[\w-]{0,63}", re.ASCII)
 """Name that an owner gives to data."""
 
 UNITS: tuple[Unit, ...] = ("client", "example", "edge", "leaf")
-"""Units of privacy, each with an account of its own."""
+"""Units of privacy, each with a separate account."""
 
 
 @dataclass(frozen=True)

@@ -54,20 +54,20 @@ class ClientStateStore:
         found = self._load()["replies"].get(name)
         return None if found is None else found["reply"]
 
-    def keep(self, name: str, reply: Tree, client_state: Tree, *, beside: str) -> None:
-        """Store a reply and its client state, and delete all other states except ``beside``.
+    def keep(self, name: str, reply: Tree, client_state: Tree, *, earlier: str) -> None:
+        """Store a reply and its client state, and delete all other states except ``earlier``.
 
         Args:
             name: Name of the request.
             reply: Reply as it will be sent.
             client_state: Client state after the reply.
-            beside: Name of the earlier state to keep as well; ``""`` to keep no other state.
+            earlier: Name of the earlier state to keep as well; ``""`` to keep no other state.
 
         Raises:
             ValueError: If the reply or state could not be loaded again; the file is unchanged then.
         """
         found = self._load()
-        kept = {old: found["replies"][old] for old in (beside,) if old in found["replies"]}
+        kept = {old: found["replies"][old] for old in (earlier,) if old in found["replies"]}
         kept[name] = {"reply": reply, "client_state": client_state}
         self._save({**found, "last": name, "replies": kept})
 
@@ -91,16 +91,16 @@ class ClientStateStore:
         scorings = {**found["scorings"], str(round): {"name": name, "reply": reply}}
         self._save({**found, "scorings": scorings})
 
-    def first(self, told: str) -> str:
+    def first(self, text: str) -> str:
         """The text of the first call of this method, which is stored.
 
         Args:
-            told: Text of this call.
+            text: Text of this call.
         """
         found = self._load()
         if not found["first"]:
-            self._save({**found, "first": told})
-        return found["first"] or told
+            self._save({**found, "first": text})
+        return found["first"] or text
 
     def seed(self) -> int:
         """Secret seed of the node's random streams in this run, drawn in the first call.

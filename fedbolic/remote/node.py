@@ -221,8 +221,8 @@ class Node:
         if request["purpose"] != "train":  # its model is discarded, so the client state stays
             return {**given, "name": request["client_state"]}
         reply = {**given, "name": name}
-        beside = "" if isinstance(self.method, OneTimeSecrets) else request["client_state"]
-        self.store.keep(name, reply, kept, beside=beside)
+        earlier = "" if isinstance(self.method, OneTimeSecrets) else request["client_state"]
+        self.store.keep(name, reply, kept, earlier=earlier)
         return reply
 
     @property
@@ -278,7 +278,7 @@ class Node:
         )
         return client, rng, tree.to(client_state, client.no_inputs.device)
 
-    def _meta(self, told: str) -> Meta:
+    def _meta(self, reported: str) -> Meta:
         """Metadata of the federation, after a check against the node's own and earlier values.
 
         The threshold of a secure sum and the scale of private noise depend on these values.
@@ -287,15 +287,15 @@ class Node:
             ValueError: If this node is configured for another federation, or the server reported
                 other values before.
         """
-        own, said = self.client.meta, json.loads(told)
+        own, said = self.client.meta, json.loads(reported)
         meta = Meta(said["num_classes"], tuple(said["input_shape"]), said["num_clients"])
         same = (meta.num_clients, meta.input_shape) == (own.num_clients, own.input_shape)
         if not same or meta.num_classes < own.num_classes:
             raise ValueError(f"the server reports {meta}, but this node is configured for {own}")
         # a table that was trained by another numbering has rows of other nodes
-        told += self.client.train.numbering
-        if (first := self.store.first(told)) != told:
-            raise ValueError(f"the server reports {told}, but it first reported {first}")
+        reported += self.client.train.numbering
+        if (first := self.store.first(reported)) != reported:
+            raise ValueError(f"the server reports {reported}, but it first reported {first}")
         return meta
 
     def _phase(self, request: Tree) -> Method:

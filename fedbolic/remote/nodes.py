@@ -123,8 +123,8 @@ class Nodes(Remote):
                 )
             time.sleep(POLL_SECONDS)
         own = None if holdout is None else (holdout.meta.input_shape, holdout.test.numbering)
-        told = {i: self.handshakes[node] for i, node in places.items()}
-        meta, sizes = merge_handshakes(self._agreed(told, own))
+        received = {i: self.handshakes[node] for i, node in places.items()}
+        meta, sizes = merge_handshakes(self._agreed(received, own))
         self.begun = True
         clients = tuple(_absent(i, meta) for i in range(meta.num_clients))
         return FederatedData(clients, meta, holdout, sizes)
@@ -205,44 +205,48 @@ class Nodes(Remote):
     def _places(self) -> dict[int, int]:
         """Online nodes by client id, ascending; new nodes are asked for their handshake."""
         online = self.transport.online()
-        self.handshakes = {n: told for n, told in self.handshakes.items() if n in online}
+        self.handshakes = {n: received for n, received in self.handshakes.items() if n in online}
         self.refused &= online
         new = online - self.handshakes.keys() - self.refused
         request: dict[int, Tree] = {node: {"task": "handshake"} for node in new}
         replies = self._exchange("query", request, "handshake")
-        self.silent = {node: told["error"] for node, told in replies.items() if "error" in told}
-        for node, told in replies.items():
+        self.silent = {
+            node: received["error"] for node, received in replies.items() if "error" in received
+        }
+        for node, received in replies.items():
             if node in self.silent:
-                logger.warning("node %d sent no handshake: %s", node, told["error"])
+                logger.warning("node %d sent no handshake: %s", node, received["error"])
             else:
-                self._shake_hands(node, told)
-        return dict(sorted((told["client"], node) for node, told in self.handshakes.items()))
+                self._shake_hands(node, received)
+        return dict(
+            sorted((received["client"], node) for node, received in self.handshakes.items())
+        )
 
-    def _shake_hands(self, node: int, told: Tree) -> None:
+    def _shake_hands(self, node: int, received: Tree) -> None:
         """Accept a node as the client that its handshake names, or refuse it."""
         bounds = {"num_clients": self.num_clients, "num_classes": self.num_classes}
         try:
-            check_handshake(told, **bounds)
+            check_handshake(received, **bounds)
         except NodeError as error:
             self._refuse(node, str(error))
             return
-        if self.form is not None and example_form(told) != self.form:
-            self._refuse(node, self._other_form(told))
+        if self.form is not None and example_form(received) != self.form:
+            self._refuse(node, self._other_form(received))
             return
-        if told["client"] not in {other["client"] for other in self.handshakes.values()}:
-            self.handshakes[node] = told
+        if received["client"] not in {other["client"] for other in self.handshakes.values()}:
+            self.handshakes[node] = received
         elif self.begun:  # only the first node has the state of this client
-            self._refuse(node, f"client {told['client']} already has another node")
+            self._refuse(node, f"client {received['client']} already has another node")
         else:
-            raise RunStoppedError(f"two nodes claim to be client {told['client']}")
+            raise RunStoppedError(f"two nodes claim to be client {received['client']}")
 
     def _refuse(self, node: int, reason: str) -> None:
         self.refused.add(node)
         self.handshakes.pop(node, None)
         logger.warning("node %d is not accepted as a client: %s", node, reason)
 
-    def _other_form(self, told: Tree) -> str:
-        (shape, numbering), (usual, agreed) = example_form(told), self.form or ((), "")
+    def _other_form(self, received: Tree) -> str:
+        (shape, numbering), (usual, agreed) = example_form(received), self.form or ((), "")
         if shape != usual:
             return f"its inputs have shape {shape!s:.80}, those of most clients {usual}"
         return (
@@ -260,11 +264,11 @@ class Nodes(Remote):
         if not handshakes:
             raise RunStoppedError("no node was accepted as a client: see the warnings above")
         self.form, others = deviating(handshakes, own)
-        for node in [n for n, told in self.handshakes.items() if told["client"] in others]:
+        for node in [n for n, received in self.handshakes.items() if received["client"] in others]:
             self._refuse(node, self._other_form(self.handshakes[node]))
         nothing = {"size": 0, "num_classes": 0, "input_shape": json.dumps(self.form[0])}
         absent = {i: {"client": i, **nothing} for i in range(self.num_clients)}
-        return absent | {i: told for i, told in handshakes.items() if i not in others}
+        return absent | {i: received for i, received in handshakes.items() if i not in others}
 
 
 def _absent(client_id: int, meta: Meta) -> Client:

@@ -54,11 +54,11 @@ class NodeError(RuntimeError):
     """A client on another machine sent no usable reply."""
 
 
-def check_handshake(told: Tree, *, num_clients: int, num_classes: int = MOST_CLASSES) -> None:
+def check_handshake(received: Tree, *, num_clients: int, num_classes: int = MOST_CLASSES) -> None:
     """Raise an error for a handshake that no client of this federation could send.
 
     Args:
-        told: Handshake as received.
+        received: Handshake as received.
         num_clients: Exclusive upper bound of client ids.
         num_classes: Maximum number of classes of a client.
 
@@ -67,16 +67,16 @@ def check_handshake(told: Tree, *, num_clients: int, num_classes: int = MOST_CLA
     """
     bounds = {"client": num_clients - 1, "size": MOST_EXAMPLES, "num_classes": num_classes}
     for name, most in bounds.items():
-        value = told.get(name)
+        value = received.get(name)
         if type(value) is not int or not 0 <= value <= most:
             raise NodeError(f"its {name} must be an integer in 0 .. {most}, got {value!r:.80}")
-    shape = _read_shape(told.get("input_shape"))
+    shape = _read_shape(received.get("input_shape"))
     if shape is None or len(shape) > _MOST_AXES or math.prod(shape) > MOST_FEATURES:
         raise NodeError(
             f"its input_shape must list at most {_MOST_AXES} positive integers, with a product of "
-            f"at most {MOST_FEATURES}, got {told.get('input_shape')!r:.80}"
+            f"at most {MOST_FEATURES}, got {received.get('input_shape')!r:.80}"
         )
-    numbering = told.get("numbering", "")
+    numbering = received.get("numbering", "")
     if not (isinstance(numbering, str) and NUMBERING.fullmatch(numbering)):
         raise NodeError(f"its numbering must be a digest in hexadecimal, got {numbering!r:.80}")
 
@@ -91,13 +91,13 @@ def _read_shape(text: object) -> list[int] | None:
     return shape
 
 
-def example_form(told: Tree) -> ExampleForm:
+def example_form(received: Tree) -> ExampleForm:
     """The form of a client's examples, by its handshake.
 
     Args:
-        told: Handshake that passed :func:`check_handshake`.
+        received: Handshake that passed :func:`check_handshake`.
     """
-    return tuple(json.loads(told["input_shape"])), told.get("numbering", "")
+    return tuple(json.loads(received["input_shape"])), received.get("numbering", "")
 
 
 def deviating(
@@ -114,7 +114,7 @@ def deviating(
     Raises:
         ValueError: If no single form is the most frequent.
     """
-    forms = {i: example_form(told) for i, told in handshakes.items()}
+    forms = {i: example_form(received) for i, received in handshakes.items()}
     votes: Counter[ExampleForm] = Counter(forms.values())
     if own is not None:
         votes[_vote(own, votes)] += 1

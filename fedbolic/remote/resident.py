@@ -110,10 +110,10 @@ def _reply(caller: Connection, answer: Callable[..., Any]) -> None:
     with caller, contextlib.suppress(EOFError, OSError):
         request = caller.recv()
         try:
-            told = "", answer(*request)
+            result = "", answer(*request)
         except Exception as error:  # one request must not end the process
-            told = f"{type(error).__name__}: {error}", None
-        caller.send(told)
+            result = f"{type(error).__name__}: {error}", None
+        caller.send(result)
 
 
 def _runs(process: int) -> bool:

@@ -1,6 +1,6 @@
 """One self-contained page about finished runs: no network, images inside the file.
 
-The only scripts are those of the maps of hierarchies, each in a frame of its own, which can read
+The only scripts are those of the maps of hierarchies, each in a separate frame, which can read
 neither the page nor other files. They and the names come from this library and from arrays.
 """
 
@@ -218,7 +218,7 @@ def _clients(measured: Measured, metric: str) -> list[_Block]:
 
 
 def _figures(rows: Sequence[TableRow]) -> list[_Block]:
-    """Figures of the first seed of every row, drawn anew unless they are there."""
+    """Figures of the first seed of every row, drawn unless they are there."""
     first = {f"{row.name} {row.folders[0].path.name}": row.folders[0] for row in rows}
     draw_figures(first)
     images = {

@@ -25,7 +25,7 @@ from fedbolic.run.run_files import ExchangeTime
 Measured = Mapping[str, Sequence[Sequence[Row]]]
 """Measurements by row of the table, one sequence for each seed."""
 
-_BESIDE: dict[str, Any] = {"loc": "outside right upper", "fontsize": "small", "frameon": False}
+_OUTSIDE: dict[str, Any] = {"loc": "outside right upper", "fontsize": "small", "frameon": False}
 """Look of a legend."""
 
 
@@ -125,7 +125,7 @@ def _lines(
         return None
     axes.set(**labels)
     axes.grid(alpha=0.3)
-    canvas.legend(**_BESIDE)
+    canvas.legend(**_OUTSIDE)
     return svg(canvas)
 
 
@@ -198,7 +198,7 @@ def seconds_panel(
     axes.invert_yaxis()
     axes.set(xlabel="seconds, mean over seeds")
     axes.grid(alpha=0.3, axis="x")
-    canvas.legend(**_BESIDE)
+    canvas.legend(**_OUTSIDE)
     return svg(canvas)
 
 

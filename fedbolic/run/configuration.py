@@ -82,7 +82,7 @@ def new_parser(**settings: Any) -> ArgumentParser:
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Help without lists of classes, which have commands of their own, and with short names."""
+    """Help with short names, and without lists of classes, which have separate commands."""
 
     def add_argument(self, action: argparse.Action) -> None:
         """Add an option, unless it prints the help of a class, as ``--help`` does, too."""

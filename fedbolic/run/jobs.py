@@ -155,18 +155,18 @@ def _end(processes: Sequence[_Process]) -> None:
             process.process.close()
 
 
-def _serve(told: Connection, work: Work) -> None:
+def _serve(connection: Connection, work: Work) -> None:
     """Run jobs in a child process until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    teller = _Teller(told)
+    teller = _Teller(connection)
     handlers = [_Forward(teller)]
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=handlers)
     logging.captureWarnings(True)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the other end was closed
         while True:
-            arguments = told.recv()
+            arguments = connection.recv()
             try:
                 teller.tell("ended", work(*arguments, callbacks=[teller]))
             except Exception as error:
@@ -191,8 +191,8 @@ def _end_with_parent() -> None:
 class _Teller:
     """Run callbacks that forward their calls to the progress bar in the parent process."""
 
-    def __init__(self, told: Connection) -> None:
-        self.connection, self.lock = told, threading.Lock()
+    def __init__(self, connection: Connection) -> None:
+        self.connection, self.lock = connection, threading.Lock()
 
     def tell(self, kind: str, value: Any) -> None:
         """Send one message."""

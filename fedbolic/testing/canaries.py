@@ -22,7 +22,7 @@ CANARY_NORM = 1e3
 
 @dataclass(frozen=True)
 class Canaries(Method):
-    """A method whose clients send a long delta along an axis of their own, or zeros.
+    """A method whose clients send a long delta, each along another axis, or zeros.
 
     Args:
         rounds: Number of rounds.

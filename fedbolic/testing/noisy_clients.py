@@ -133,7 +133,7 @@ class Subject(ABC):
 
 
 class StepsSubject(Subject):
-    """DP-SGD of one client, whose canary examples have gradients along axes of their own.
+    """DP-SGD of one client, whose canary examples have gradients along separate axes.
 
     Args:
         method: Method of the run.

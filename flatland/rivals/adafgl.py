@@ -161,7 +161,7 @@ def signed_messages(
 
 @dataclass(frozen=True)
 class AdaFgl(GraphMethod):
-    """Federated averaging, then rounds in which every client trains a propagation of its own.
+    """Federated averaging, then rounds in which every client trains a personal propagation.
 
     In the personal rounds, the last ones, clients send zeros in place of a delta, so that sums and
     privacy go on, at their cost. A client that has no personal turn is scored with its initial

@@ -1,4 +1,4 @@
-"""A mean of all networks for every client, with weights of its own, which the server keeps."""
+"""A separately weighted mean of all networks for every client, which the server keeps."""
 
 import torch
 from jaxtyping import Float64

@@ -29,7 +29,7 @@ def test_heterogeneity_by_hand():
     assert heterogeneity([same]) == 0
 
 
-def test_odd_clients_are_told():
+def test_odd_clients_are_reported():
     report = partition_report(federation())
     lonely = report.parts[3]
     assert (lonely.num_nodes, lonely.num_edges, lonely.ricci, lonely.clustering) == (1, 0, 0.0, 0.0)

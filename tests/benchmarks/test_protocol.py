@@ -58,7 +58,7 @@ def test_scores_of_the_servers_model_are_kept_apart():
     assert choose(rows, of="").round == 2
 
 
-def test_scores_after_tuning_are_those_of_the_last_round():
+def test_scores_after_fine_tuning_are_those_of_the_last_round():
     assert tuned(measured(VALIDATION, TEST, (1.0, 1.0))) is None
     rows = [
         Row(r, i, f"fine_tuned/{name}", value)

@@ -129,7 +129,7 @@ def test_rotations_keep_scores(seed):
     )
 
 
-def test_the_price_of_the_paper_depends_on_where_the_reference_point_lies():
+def test_the_penalty_of_the_paper_depends_on_where_the_reference_point_lies():
     """log_p has coordinates that shrink towards the boundary, so a translation changes lambda."""
     x = spread(0, 40)
     y = (x[:, 0] > 0.05).astype(int)

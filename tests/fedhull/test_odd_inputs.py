@@ -113,7 +113,7 @@ def test_points_at_the_boundary_are_points():
 
 
 @pytest.mark.parametrize("c", [0.3, 1.0, 7.0])
-def test_points_on_or_beyond_the_boundary_are_refused_at_every_door(c):
+def test_points_on_or_beyond_the_boundary_are_refused_by_every_function(c):
     inside = np.array([[0.1, 0.0], [0.0, 0.1]])
     for norm in (1.0, 1.0 + 1e-9, 5.0, math.nan, math.inf):
         x = np.concatenate([inside, [[norm / math.sqrt(c), 0.0]]])

@@ -44,7 +44,7 @@ def test_a_sum_of_clients_is_read_back(data, q, num_clients):
 
 
 @given(st.data(), primes, st.integers(1, 20))
-def test_an_overload_is_told(data, q, over):
+def test_an_overload_is_reported(data, q, over):
     values = data.draw(vectors(q, largest=60).filter(lambda found: len(found) > over))
     clients = [dict([item]) for item in values.items()]
     capacity = len(values) - over
@@ -54,7 +54,7 @@ def test_an_overload_is_told(data, q, over):
 
 
 @given(st.data(), st.integers(1, 3))
-def test_an_overload_is_told_where_every_number_is_a_bin(data, capacity):
+def test_an_overload_is_reported_where_every_number_is_a_bin(data, capacity):
     """Every root is a valid bin there; only the spare symbols detect the overload."""
     q = prime_above(BINS)
     size = capacity + 1
@@ -68,7 +68,7 @@ def test_an_overload_is_told_where_every_number_is_a_bin(data, capacity):
 
 
 @given(st.data(), primes, st.integers(0, 3))
-def test_an_altered_symbol_is_told(data, q, room):
+def test_an_altered_symbol_is_reported(data, q, room):
     values = data.draw(vectors(q).filter(bool))
     sums = encode_hulls(values, capacity=len(values) + room, modulus=q)
     place = data.draw(st.integers(0, len(sums) - 1))
@@ -78,7 +78,7 @@ def test_an_altered_symbol_is_told(data, q, room):
 
 
 @given(st.data(), primes, st.integers(0, 3))
-def test_a_message_of_noise_is_told(data, q, room):
+def test_a_message_of_noise_is_reported(data, q, room):
     """One client's symbols are all replaced."""
     values = data.draw(vectors(q).filter(bool))
     capacity = len(values) + room

@@ -153,7 +153,7 @@ def on(network, **settings):
 
 
 @pytest.mark.parametrize("network", [GCN((6,)), LorentzGCN((6,))])
-def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
+def test_cohorts_small_batches_and_fine_tuning_are_the_same(network, caplog):
     method = on(network, rounds=4, proximal=0.1, local=LocalTraining(2, batch_size=2))
     settings = {"cohort": Cohort(0.5), "evaluation": Evaluation(fine_tuning=FineTune(1))}
     agree(method, federation(ALIKE), caplog, **settings)

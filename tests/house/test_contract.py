@@ -32,7 +32,7 @@ def test_a_row_is_found_wherever_it_stands():
     assert not holds_a_row(torch.tensor([3.0, 4.0]), rows)
 
 
-def test_every_method_of_the_house_has_a_quick_configuration():
+def test_every_method_of_the_library_has_a_quick_configuration():
     assert {"fedavg", "ditto", "scaffold", "spherefed", "majority"} <= set(QUICK)
 
 
@@ -54,7 +54,9 @@ def test_a_configuration_that_is_written_is_read_back_equal(name, tmp_path):
 
 
 @every_method
-def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned_and_calibrated(name):
+def test_a_run_is_resumed_to_the_last_bit_and_every_client_has_fine_tuned_and_ridge_head_scores(
+    name,
+):
     method, data = subject(name)
     evaluation = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
     positions, rows = train(method, data, RNG, evaluation=evaluation)
@@ -88,7 +90,7 @@ def test_no_client_fails_under_automatic_casts(name):
 
 
 @every_method
-def test_a_stepped_method_with_a_global_classifier_can_be_calibrated(name):
+def test_a_gradient_method_with_a_global_classifier_can_have_a_ridge_head(name):
     method, data = subject(name)
     message = method.broadcast(method.init(data.meta, RNG), data.holdout.id)
     has_global_classifier = "test/accuracy" in method.evaluate(message, data.holdout, {}, RNG)

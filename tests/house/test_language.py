@@ -21,6 +21,14 @@ PAGES = [
     *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
 ]
 
+COUNTED = [
+    *(page for page in PAGES if (ROOT / "benchmarks") not in page.parents),
+    *(ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"),
+]
+"""Pages of the product and of its site, as ``benchmarks.house`` counts them."""
+
+MOST_WORDS, LONGEST_SENTENCE = 35_500, 30
+
 CLAUSES = {"What", "How", "Whether", "Where", "Which", "Who", "Whose", "Those", "When"}
 """First words of a clause; a summary is a noun phrase or an imperative and begins with none."""
 
@@ -147,6 +155,27 @@ def test_pages_name_what_there_is():
     assert {str(f): found for f in PAGES if (found := spans_in(f.read_text()) & REPLACED)} == {}
 
 
+def sentences(page):
+    """Sentences of a page, without its code, tables, headings and the addresses of links."""
+    page = re.sub(r"^(```|~~~).*?^\1\s*?$", "", page, flags=re.M | re.S)
+    page = re.sub(r"<[^>]+>|!?\[([^]]*)\]\([^)]*\)", r"\1", page)
+    page = re.sub(r"^(\||#).*$|^\s*([-*+]|\d+\.)\s", "\n\n", page, flags=re.M)
+    for paragraph in re.split(r"\n\s*\n", page):
+        yield from re.split(r"(?<=[.!?])[*)`\"]*\s+(?=[A-Z`*\[(\d])", " ".join(paragraph.split()))
+
+
+def test_pages_are_short_and_so_are_their_sentences():
+    pages = {str(page): page.read_text() for page in [*COUNTED, ROOT / "benchmarks/README.md"]}
+    long = [
+        (page, s)
+        for page in pages
+        for s in sentences(pages[page])
+        if len(s.split()) > LONGEST_SENTENCE
+    ]
+    assert long == []
+    assert sum(len(page.read_text().split()) for page in COUNTED) <= MOST_WORDS
+
+
 def test_no_text_claims_a_win_of_curvature():
     texts = [
         *PAGES,
@@ -171,5 +200,10 @@ def test_the_checks_can_fail():
     line = ["Whether it is so; none: not."]
     assert faults == {"clauses": line, "write ``None``": line, "names": ["Tune"]}
     assert spans_in("a `Shelf.keep` and the shelf") & REPLACED == {"Shelf"}
+    assert [*sentences("# A b\nIt is [one](a.md).\n- *Two*. Three\n")][1:] == [
+        "It is one.",
+        "*Two*.",
+        "Three",
+    ]
     assert UNSHOWN.search("On hierarchies\nit wins by far")
     assert list(definitions("a: int = 1\n_b = 2\nclass C: ...\n")) == ["a", "C"]

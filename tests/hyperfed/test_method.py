@@ -281,7 +281,7 @@ def test_own_prototypes_are_those_of_all_turned_and_there_is_no_global_model():
 
 
 @pytest.mark.parametrize(("given", "lr"), [(0.3, 0.3), (None, 0.1)])
-def test_tuning_has_its_own_step_size(given, lr):
+def test_fine_tuning_has_its_own_step_size(given, lr):
     data = federation()
     method = HyperFed(NET, lr=0.1, local=WHOLE, objective=ALL)
     server_state = tree.to(method.init(META, RNG), "cpu", torch.float64)
@@ -290,7 +290,7 @@ def test_tuning_has_its_own_step_size(given, lr):
         assert_close(update.payload["delta"], expected)
 
 
-def test_the_picture_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_it_is(digits):
+def test_the_figure_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_it_is(digits):
     client = digits.holdout
     for dim in (2, 3):
         method = HyperFed(ConvNet(dim=dim))
@@ -318,7 +318,7 @@ def test_a_step_size_of_three_tenths_gives_no_nan_where_features_are_bounded(agg
 
 
 @pytest.mark.parametrize(("margin", "warns"), [(5.2, False), (5.4, True)])
-def test_a_margin_that_cannot_be_met_is_told(margin, warns, caplog):
+def test_a_margin_that_cannot_be_met_is_reported(margin, warns, caplog):
     with caplog.at_level(logging.WARNING, logger="fedbolic"):
         # ten classes in 20 dimensions are 5.306 apart: appendix table of the specification
         HyperFed(objective=Triplet(margin)).init(Meta(10, (1, 28, 28), 1), RNG)
@@ -348,7 +348,7 @@ def test_bad_settings_are_refused(settings, message):
         (3, 1, "a line has two directions"),
     ],
 )
-def test_prototypes_that_cannot_be_are_told(num_classes, dim, message):
+def test_prototypes_that_cannot_be_are_reported(num_classes, dim, message):
     with pytest.raises(ValueError, match=message):
         HyperFed(MLP(widths=(dim,))).init(Meta(num_classes, (5,), 1), RNG)
 

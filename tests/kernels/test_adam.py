@@ -104,7 +104,7 @@ def test_errors_in_float32_are_those_of_torch_but_for_rounding(on):
         assert now <= 2 * today + torch.finfo(torch.float32).eps
 
 
-def test_more_numbers_than_a_program_has_are_stepped(on):
+def test_more_numbers_than_a_program_has_are_updated(on):
     shape = (2, 1500)
     parameters = {"x": torch.linspace(-1, 1, 3000, dtype=torch.float64).reshape(shape)}
     gradients = {"x": parameters["x"].flip(1) ** 3}

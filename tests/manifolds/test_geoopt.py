@@ -40,7 +40,7 @@ def test_the_ball_agrees_with_geoopt(c):
 
 
 @pytest.mark.parametrize("c", [0.1, 1.0, 3.0])
-def test_the_sheet_agrees_with_geoopt(c):
+def test_the_hyperboloid_agrees_with_geoopt(c):
     ours, theirs = Lorentz(c), geoopt.Lorentz(torch.tensor(1 / c, dtype=torch.float64))
     x, y = (points(Lorentz, c, s, 50, 4, radius=1 / c**0.5) for s in (0, 1))
     u, v = (tangents(Lorentz, c, s, x, 1 / c**0.5) for s in (2, 3))

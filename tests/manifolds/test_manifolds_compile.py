@@ -30,7 +30,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "name", "backend"), CASES)
-def test_g13_every_verb_compiles_without_a_graph_break(kind, name, backend):
+def test_g13_every_operation_compiles_without_a_graph_break(kind, name, backend):
     torch._dynamo.reset()
     c = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     given = [t.requires_grad_() for t in arguments(kind, name, 0.7)]

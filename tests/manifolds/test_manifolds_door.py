@@ -29,7 +29,7 @@ def test_a_bad_number_is_refused_where_the_record_is_made(kind, c):
         kind(c)
 
 
-def test_flat_space_is_a_ball_but_no_sheet():
+def test_flat_space_is_a_ball_but_no_hyperboloid():
     assert Poincare(0).c == 0
     with pytest.raises(ValueError, match="above 0, got 0"):
         Lorentz(0)

@@ -109,7 +109,7 @@ def test_a_point_on_the_rim_keeps_a_gradient():
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL, ids=IDS)
-def test_no_verb_writes_into_its_arguments(kind, name):
+def test_no_operation_writes_into_its_arguments(kind, name):
     """geoopt's egrad2rgrad overwrites the gradient, its ball the caller's curvature."""
     c = torch.tensor(0.7, dtype=torch.float64)
     given = arguments(kind, name, 0.7)
@@ -126,7 +126,7 @@ def test_the_inner_product_of_a_batch_is_a_batch(kind):
 
 
 @pytest.mark.parametrize("c", [0.1, 4.0, 10.0])
-def test_projections_of_the_sheet_are_right_away_from_curvature_1(c):
+def test_projections_to_the_hyperboloid_are_right_away_from_curvature_1(c):
     """vdKlis: projx sets x_0^2 - |x_s|^2 to c instead of 1 / c, and proju returns its input."""
     space, a = Lorentz(c), normal(0, 5, 4)
     x, u = space.projx(a), None
@@ -140,7 +140,7 @@ def test_projections_of_the_sheet_are_right_away_from_curvature_1(c):
 
 @pytest.mark.parametrize("c", [0.25, 4.0])
 @pytest.mark.parametrize("shape", [(3,), (2, 5, 3)])
-def test_the_models_are_told_apart_by_the_last_axis_and_the_curvature(c, shape):
+def test_the_models_differ_by_the_last_axis_and_the_curvature(c, shape):
     """geoopt uses the wrong axis of 1-D and 3-D tensors and ignores k; HyperCore does the same."""
     ball, lorentz, x = Poincare(c), Lorentz(c), points(Poincare, c, 0, *shape)
     there = to_lorentz(ball, x)
@@ -187,7 +187,7 @@ def test_momentum_begins_with_a_riemannian_gradient(kind):
     torch.testing.assert_close(first["x"], plain["x"])
 
 
-def test_the_sheet_of_low_curvature_is_not_noise():
+def test_the_hyperboloid_of_low_curvature_is_not_noise():
     """geoopt's float32 distances at c = 1e-3 between points 0.01 apart are never right."""
     space = Lorentz(1e-3)
     for seed in range(5):

@@ -40,7 +40,7 @@ def test_g2_float64_ball_is_right_to_1e3_within_radius_28(radius):
 
 
 @pytest.mark.parametrize("radius", [1e-4, 0.5, 5, 12, 20, 28, 34, 40])
-def test_g2_float64_sheet_keeps_distances_to_radius_40(radius):
+def test_g2_float64_hyperboloid_keeps_distances_to_radius_40(radius):
     found = errors("hyperboloid", 1.0, "float64", radius)
     assert_below(1e-14, {n: e for n, e in found.items() if n.startswith("far")})
     assert_below(1e-3, {"near": found["near"], "exp0, log0": found["exp0, log0"]})
@@ -50,14 +50,14 @@ def test_g2_float64_sheet_keeps_distances_to_radius_40(radius):
 
 @pytest.mark.parametrize("c", [1e-3, 0.1, 1.0])
 @pytest.mark.parametrize("radii", [1e-4, 1e-2, 1, 3, 5, 7, 9])
-def test_g3_float32_sheet_tells_near_pairs_to_1e6(c, radii):
+def test_g3_float32_hyperboloid_separates_near_pairs_to_1e6(c, radii):
     found = errors("hyperboloid", c, "float32", max(radii / math.sqrt(c), 1e-4))
     assert_below(1e-6, {name: found[name] for name in ("near", "far", "far from tangents")})
 
 
 @pytest.mark.parametrize("c", [1e-3, 0.1, 1.0])
 @pytest.mark.parametrize("radii", [12, 16, 20, 28, 36, 40])
-def test_g3_float32_sheet_tells_near_pairs_to_1e3_far_out(c, radii):
+def test_g3_float32_hyperboloid_separates_near_pairs_to_1e3_far_out(c, radii):
     found = errors("hyperboloid", c, "float32", radii / math.sqrt(c))
     assert_below(1e-3, {name: found[name] for name in ("near", "far", "far from tangents")})
 

@@ -70,7 +70,7 @@ def features(parameters, data):
 
 
 @pytest.mark.parametrize("ridge", [1e-4, 1e-2, 10.0])
-def test_the_calibrated_head_is_the_ridge_regression_of_all_data_in_one_place(ridge):
+def test_the_ridge_head_is_the_ridge_regression_of_all_data_in_one_place(ridge):
     data = federation((70, 40, 1200, 50))  # one client has more examples than are read at once
     method = dataclasses.replace(METHOD, ridge=ridge, lr=0.05, local=LocalTraining(1, 64))
     positions, _ = train(method, data)
@@ -83,7 +83,7 @@ def test_the_calibrated_head_is_the_ridge_regression_of_all_data_in_one_place(ri
     np.testing.assert_allclose(found, sklearn, rtol=0, atol=1e-9)
 
 
-def test_the_last_round_alone_calibrates_and_asks_everybody():
+def test_the_last_round_alone_solves_for_the_head_and_asks_everybody():
     data = federation(SIZES)
     positions, rows = train(METHOD, data, cohort=Cohort(0.5))
     asked = [r.value for r in rows if r.name == "clients/asked"]
@@ -97,7 +97,7 @@ def test_the_last_round_alone_calibrates_and_asks_everybody():
         assert torch.equal(states[1]["parameters"][name], states[2]["parameters"][name])
 
 
-def test_without_calibration_every_round_trains_a_sample():
+def test_without_a_ridge_head_every_round_trains_a_sample():
     data = federation(SIZES)
     method = dataclasses.replace(METHOD, closed_form_head=False)
     positions, rows = train(method, data, cohort=Cohort(0.5))
@@ -108,7 +108,7 @@ def test_without_calibration_every_round_trains_a_sample():
     )
 
 
-def test_the_split_of_the_data_does_not_change_the_calibrated_head():
+def test_the_split_of_the_data_does_not_change_the_ridge_head():
     pooled = federation((24,))
     whole = pooled.clients[0]
     parts = [torch.arange(0, 5), torch.arange(5, 17), torch.arange(17, 24)]

@@ -37,7 +37,7 @@ def test_bad_points_are_refused(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_graphs_side_by_side_are_refused(kind):
+def test_many_stacked_graphs_are_refused(kind):
     layer = kind(Lorentz(), 3, 2)
     with pytest.raises(ValueError, match=r"must have the shape \(nodes, coordinates\), got.*2, 3"):
         layer(layer.manifold.origin(2, 3, 4), EDGES)

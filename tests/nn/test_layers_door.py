@@ -107,7 +107,7 @@ def test_a_curvature_of_many_values_is_refused_and_vmap_named(case):
 
 
 @every_layer
-def test_flat_space_is_a_ball_but_no_sheet(case):
+def test_flat_space_is_a_ball_but_no_hyperboloid(case):
     if case.model is Lorentz:
         with pytest.raises(ValueError, match="above 0, got 0"):
             case.make(0.0)

@@ -56,5 +56,5 @@ TREE = {"a": {"n": 3, "s": "x"}, "x": torch.arange(12.0).reshape(3, 4), "y": tor
 
 
 def stored(folder):
-    ClientStateStore(folder / "a.pt").keep("t", {"x": torch.ones(3)}, TREE, beside="")
+    ClientStateStore(folder / "a.pt").keep("t", {"x": torch.ones(3)}, TREE, earlier="")
     return folder / "a.pt"

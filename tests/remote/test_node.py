@@ -103,7 +103,7 @@ def test_channels_act_before_an_update_leaves(tmp_path):
         assert sum(norms).sqrt() <= 1e-3 * (1 + 1e-12)
 
 
-def test_tuning_and_calibration_happen_at_the_nodes(tmp_path):
+def test_fine_tuning_and_the_ridge_head_happen_at_the_nodes(tmp_path):
     evaluation = Evaluation(fine_tuning=FineTune(epochs=2), ridge_head=RidgeHead())
     assert_as_sequential(SMALL, federation(SIZES), tmp_path, evaluation=evaluation)
 
@@ -204,9 +204,9 @@ def test_with_fewer_than_the_least_a_run_stops_where_it_was_and_goes_on_later(tm
 
 def test_what_could_not_be_loaded_again_is_not_kept(tmp_path):
     store = ClientStateStore(tmp_path / "client_state.pt")
-    store.keep("one", {"n": 1}, {"x": 1.0}, beside="")
+    store.keep("one", {"n": 1}, {"x": 1.0}, earlier="")
     with pytest.raises(ValueError, match="cannot be loaded again"):
-        store.keep("two", {"n": 2}, {"x": np.float64(2)}, beside="one")
+        store.keep("two", {"n": 2}, {"x": np.float64(2)}, earlier="one")
     assert store.last() == {"x": 1.0}
     assert store.reply("two") is None
     assert [file.name for file in tmp_path.iterdir()] == ["client_state.pt"]

@@ -55,7 +55,7 @@ def test_what_is_loaded_once_answers_many_callers(serving):
     assert loads == [1]
 
 
-def test_an_error_is_told_and_a_caller_that_leaves_is_survived(serving):
+def test_an_error_is_reported_and_a_caller_that_leaves_is_survived(serving):
     address, _ = serving(os.getpid())
     assert asked(address, -1) == ("ValueError: x is negative", None)
     Client(str(address)).close()
@@ -133,7 +133,7 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path, monkeypatch):
         resident._private_folder()
 
 
-def test_an_address_too_long_for_a_socket_is_told(tmp_path, monkeypatch):
+def test_an_address_too_long_for_a_socket_is_reported(tmp_path, monkeypatch):
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(resident.tempfile, "gettempdir", lambda: str(deep))

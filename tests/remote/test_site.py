@@ -148,7 +148,7 @@ def test_an_interrupted_line_is_no_fault_and_hides_no_answer(told, tmp_path):
     assert not found.faults
 
 
-def test_sites_with_different_messages_are_told(tmp_path):
+def test_sites_with_different_messages_are_reported(tmp_path):
     sites = [Site.create(tmp_path / name) for name in "ab"]
     for site, model in zip(sites, (1.0, 2.0), strict=True):
         for message, path in (({"w": 0.0}, "first"), ({"w": model}, "second")):

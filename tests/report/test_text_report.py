@@ -117,7 +117,7 @@ def test_the_choice_never_looks_at_the_test_set(write):
         assert summary(rows)[CHOSEN] == pytest.approx(chosen)
 
 
-def test_tuned_scores_are_preferred_at_the_clients(write):
+def test_fine_tuned_scores_are_preferred_at_the_clients(write):
     tuned = "2,,fine_tuned/accuracy,0.9\n2,0,fine_tuned/accuracy,1.0\n2,1,fine_tuned/accuracy,0.7\n"
     write("a/seed0", FIRST + tuned)
     found = summary(find(write("b/seed0"))[0].folders[0].rows())

@@ -139,7 +139,7 @@ def test_copies_of_a_point_all_count(seed, k):
 
 
 @given(seeds)
-def test_close_clusters_far_out_are_told_apart(seed):
+def test_close_clusters_far_out_are_kept_apart(seed):
     """Points a thousandth apart at radius 15, where coordinates differ by 1e-10."""
     rng = np.random.default_rng(seed)
     centre = drawn(seed, 1, 3, 0.1)

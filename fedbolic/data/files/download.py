@@ -58,10 +58,10 @@ def fetch(urls: Sequence[str], checksum: str | None, *, name: str) -> Path:
             failures.append((url, error))
         else:
             return path
-    told = "; ".join(f"{url}: {error}" for url, error in failures)
+    reasons = "; ".join(f"{url}: {error}" for url, error in failures)
     wrong = any(not isinstance(error, OSError) for _, error in failures)
     raise (ValueError if wrong else ConnectionError)(
-        f"cannot download {name}: try again, or set root to a folder that contains it ({told})"
+        f"cannot download {name}: try again, or set root to a folder that contains it ({reasons})"
     )
 
 
@@ -95,7 +95,7 @@ class _Resuming:
 
 
 def _continue(url: str, output: Path, start: int) -> None:
-    """Ask for all after the first bytes; a server that sends the whole begins anew."""
+    """Request the rest of a file after its first bytes; a server may send all of it again."""
     # compressed on the way, it could not be continued
     asked = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
     with requests.get(url, headers=asked, stream=True, timeout=TIMEOUT) as reply:

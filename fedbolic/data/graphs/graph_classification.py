@@ -1,4 +1,4 @@
-"""Federated graph classification: every client holds graphs of its own."""
+"""Federated graph classification: every client holds separate graphs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ NodeFeatures = Literal["given", "degrees"]
 
 @dataclass(frozen=True)
 class GraphClassification(Source):
-    """Classification of whole graphs, where every client holds graphs of its own.
+    """Classification of whole graphs, of which every client holds some.
 
     Without a partition there is one client per family, such as one data set or one domain each;
     with a partition, the graphs of every family are split among that many clients. The server's own

@@ -40,7 +40,7 @@ class BalancedTree(HierarchySet):
 
 @dataclass(frozen=True)
 class HierarchyFile(HierarchySet):
-    """Closure of the pairs in a file of one's own, direct edges or more.
+    """Closure of the pairs in a user's file, direct edges or more.
 
     Args:
         path: File as for :func:`~fedbolic.data.read_hierarchy`, such as a ``.tsv`` or ``.csv`` with

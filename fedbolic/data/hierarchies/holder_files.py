@@ -1,4 +1,4 @@
-"""A federation of holders, each with a hierarchy in a file of its own."""
+"""A federation of holders, each with a hierarchy in a separate file."""
 
 import functools
 from collections.abc import Mapping, Sequence

@@ -61,7 +61,7 @@ def skos_pairs(path: Path) -> Iterator[tuple[str, ...]]:
         with open_file(path) as file:
             refuse_larger(path.stat().st_size, path)
             graph.parse(file=file, format=formats[path.suffix])
-    except Exception as error:  # parsers of many kinds, which raise errors of their own
+    except Exception as error:  # parsers of many kinds, which raise their own errors
         raise _damaged(path, "RDF", error) from error
     found = [*graph.subject_objects(skos.broader)]
     found += [(narrow, broad) for broad, narrow in graph.subject_objects(skos.narrower)]

@@ -1,4 +1,4 @@
-"""A federation of holders, each with triples in a file of its own."""
+"""A federation of holders, each with triples in a separate file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -69,7 +69,7 @@ def _resources(path: Path) -> Iterator[NamedTriple]:
         with open_file(path) as file:
             refuse_larger(path.stat().st_size, path)
             graph.parse(file=file, format="nt")
-    except Exception as error:  # the parser raises errors of its own
+    except Exception as error:  # the parser raises its own errors
         text = " ".join(str(error).split())
         raise ValueError(f"{path} is damaged or no N-Triples file: {text:.300}") from error
     named = [t for t in graph if all(isinstance(name, rdflib.URIRef) for name in t)]

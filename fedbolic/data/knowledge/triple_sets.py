@@ -74,7 +74,7 @@ class Families(TripleSet):
 
 @dataclass(frozen=True)
 class TripleFile(TripleSet):
-    """Triples in one file of one's own, of which a source holds some out.
+    """Triples in a user's file, of which a source holds some out.
 
     Args:
         path: File as for :func:`~fedbolic.data.knowledge.triple_files.named_triples`.

@@ -112,7 +112,7 @@ class Gather(Aggregator):
 
 
 def as_number(leaf: Tensor | float) -> Tensor:
-    """A leaf as a tensor of its own precision; by default torch converts a float to float32."""
+    """A leaf as a tensor of the leaf's precision; by default torch converts a float to float32."""
     if isinstance(leaf, Tensor):
         return leaf
     return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)

@@ -129,7 +129,7 @@ def joint_steps(
 def mapped_step(
     method: GradientMethod, local: Tree, gradients: Params, context: Tree, *, axes: Tree
 ) -> Tree:
-    """The form of a ``step`` that has no other."""
+    """Default form of ``step``: the function itself, mapped over clients."""
     return vmap(method.step, in_dims=(0, 0, axes))(local, gradients, context)
 
 

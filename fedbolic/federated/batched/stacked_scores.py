@@ -62,7 +62,7 @@ class Held(NamedTuple):
 
 
 def is_stackable(method: object) -> bool:
-    """True for gradient methods with a joint form of ``evaluate``, or without one of their own."""
+    """True for gradient methods with a joint form of ``evaluate``, or with the inherited one."""
     if not isinstance(method, GradientMethod):
         return False
     return not overrides(method, "evaluate") or joint_form(method, "evaluate") is not None

@@ -17,7 +17,7 @@ NodePlaces: TypeAlias = tuple[Int64[Tensor, " m"], Places]
 
 
 class Reporting:
-    """A method that has costs, figures or an embedding of nodes beside its updates and scores."""
+    """A method that has costs, figures or an embedding of nodes next to its updates and scores."""
 
     def costs(self, server_state: Tree) -> dict[str, float]:
         """Costs of all rounds so far, by names such as ``privacy/epsilon``; by default empty.

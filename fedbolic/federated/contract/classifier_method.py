@@ -212,6 +212,6 @@ class ClassifierMethod(GradientMethod):
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
         if self.models != "global":
-            return None  # every client is scored with a model of its own already
+            return None  # every client is scored with its personal model already
         local = dataclasses.replace(self.local, epochs=epochs)
         return dataclasses.replace(self, local=local, lr=lr or self.lr)

@@ -79,7 +79,7 @@ class LocalTraining:
 
         Args:
             gradients: By parameter.
-            num_axes: Leading axes of clients, each with a gradient and a norm of its own.
+            num_axes: Leading axes of clients, each with a separate gradient and norm.
         """
         if self.clip_norm is None or not gradients:
             return gradients

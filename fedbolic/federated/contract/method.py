@@ -93,7 +93,7 @@ class Method(ABC):
 
         By default that the delta, or another part, is too long for the message: see
         :func:`~fedbolic.federated.aggregators.update.find_long_part`. A method that sends sums
-        over examples, or counts, overrides it by bounds of its own.
+        over examples, or counts, overrides it by other bounds.
 
         Args:
             message: Message to the client.

@@ -162,12 +162,12 @@ class Batched(Engine):
     def _budget(self, method: GradientMethod, clients: Sequence[Client]) -> MemoryBudget:
         """Budget of an exchange; a limit that the user set is compared with the estimate alone."""
         meter = _meter(clients)
-        calibrates = self.memory is None and MethodKey(method) not in self._refused
+        measures = self.memory is None and MethodKey(method) not in self._refused
         return MemoryBudget(
             method,
             memory_limit(self.memory, meter, freeable=self._freeable()),
             estimate=MemoryEstimate(method),
-            meter=meter if calibrates else None,
+            meter=meter if measures else None,
             steps=functools.partial(_stacked, method, advance),
             lines=self._lines,
         )

@@ -184,7 +184,7 @@ class _Opened(Engine):
             return share.pool.submit(for_device_thread(share.device, work), share, own)
 
         devices = {share.device for share, _ in some if share.device.type != "cpu"}
-        # devices with random streams of their own, each used by one thread
+        # devices with separate random streams, each used by one thread
         if len(devices) == len(some) and MethodKey(method) not in self._drawing:
             before = torch.get_rng_state()
             with sharing_cpu_stream(), warnings.catch_warnings():

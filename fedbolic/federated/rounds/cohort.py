@@ -51,7 +51,7 @@ class Cohort:
         return float(max(1, math.ceil(self.rate * num_clients - 1e-9)))
 
     def period(self, num_clients: int) -> int:
-        """Number of rounds of an epoch; 1 if every round is sampled anew.
+        """Number of rounds of an epoch; 1 if every round is sampled independently.
 
         Args:
             num_clients: Number of clients of the federation, at least 1.

@@ -55,7 +55,7 @@ class TrainerState:
         return "round", self.round + 1, "exchange", self.exchange, *again
 
     def counted(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Counters of the round after another exchange of it."""
+        """Counters of the round after one more exchange."""
         return {name: self.counters.get(name, 0) + count for name, count in counts.items()}
 
     def without_outliers(self, update_filter: UpdateFilter, *, repeatable: bool) -> "TrainerState":

@@ -160,8 +160,8 @@ class Roster:
     def name(self) -> bytes:
         """Digest of 32 bytes that identifies this roster; with neighbours, the sum alone."""
         if self.graph is not None:
-            told = number(self.session) + number(self.graph.num_clients)
-            return hashlib.sha256(b"fedbolic neighbours" + told).digest()
+            sizes = number(self.session) + number(self.graph.num_clients)
+            return hashlib.sha256(b"fedbolic neighbours" + sizes).digest()
         shown = zip(self.members, self.cards, strict=True)
         content = b"".join(number(client_id) + card for client_id, card in shown)
         return hashlib.sha256(b"fedbolic roster" + number(self.session) + content).digest()

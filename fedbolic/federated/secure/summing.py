@@ -215,8 +215,8 @@ def broadcast_digest(message: Tree, client: Client, rng: Rng, *, ordered: bool) 
     if ordered:
         inner = {name: leaf for name, leaf in inner.items() if name != "place"}
     path = rng.path[:-2] if rng.path[-2:] == ("client", client.id) else rng.path
-    told = {"turn": message["turn"], "meta": repr(client.meta), "path": repr(path)}
-    return tree_digest({"inner": inner, **told})
+    context = {"turn": message["turn"], "meta": repr(client.meta), "path": repr(path)}
+    return tree_digest({"inner": inner, **context})
 
 
 def _in_the_clear(rng: Rng, turn: int) -> Rng:

@@ -10,7 +10,7 @@ from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
 
 MOST_PATHS = 64
-"""Most paths to a root, on average over nodes, that are laid out as places of their own."""
+"""Most paths to a root, on average over nodes, that are laid out as separate places."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Layout by gaps: every node stands beside its descendants, at a distance from all other nodes."""
+"""Layout by gaps: every node is near its descendants and far from all other nodes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class GapRule:
 
 
 def gaps(forest: Forest, rule: GapRule, *, bits: int, room: float) -> PolarPlaces:
-    r"""Nodes beside their descendants on the circle.
+    r"""Nodes next to their descendants on the circle.
 
     .. math:: r = 2 \operatorname{asinh} \frac{K}{2 s}
 

@@ -1,1 +1,1 @@
-"""Methods whose clients keep a model, or a part of one, of their own; one file each."""
+"""Methods with personal models or parts of models; one file each."""

@@ -36,7 +36,7 @@ class FedProto(ClassifierMethod):
 
     with d features z, and the :math:`K_c` clients of the cohort that have class c. A class that no
     client of the cohort has keeps its prototype; a class without one has no term in the loss. Every
-    client trains a model of its own; all start from the same values.
+    client trains a separate model; all start from the same values.
 
     The paper divides a weighted mean by :math:`K_c` once more (Eq. 6). The plain mean above is that
     of the authors' code, as is the distance of single examples in place of batch means. Local

@@ -25,7 +25,7 @@ class PerFedAvg(ClassifierMethod):
     server averages the models w equally.
 
     The personal models are those after fine-tuning: ``evaluation.fine_tuning`` trains them on the
-    clients' training examples, with the step size alpha unless it has one of its own.
+    clients' training examples, with the step size alpha unless it has a separate one.
 
     Args:
         lr: Step size eta of the common model, above 0.

@@ -15,7 +15,7 @@ KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class StackableConv2d(nn.Conv2d):
-    """A 2D convolution that many clients with kernels of their own compute as a matrix product.
+    """A 2D convolution of many clients, each with its kernel, as a matrix product.
 
     Without an axis of clients it is ``nn.Conv2d``. Under ``vmap`` over kernels, torch calls a
     convolution with one group per client, and cuDNN is slow at training many groups: on a CUDA

@@ -142,7 +142,7 @@ class TangentDropout(HyperbolicModule[Lorentz | Poincare]):
 
 
 def named(function: Pointwise | None) -> dict[str, str]:
-    """Name of a function for ``print``; empty for none, and for a module, which prints itself."""
+    """Name of a function for ``print``; empty for ``None`` and modules, which print themselves."""
     if function is None or isinstance(function, nn.Module):
         return {}
     return {"function": getattr(function, "__name__", repr(function))}

@@ -54,7 +54,7 @@ class BusemannLinear(OutputRows[Lorentz | Poincare]):
 
     References:
         Chen et al. (2026), arXiv:2602.18858; the norm of a row of ``weight`` is the scale here,
-        which has a parameter of its own in the paper.
+        which has a separate parameter in the paper.
 
     Example:
         >>> layer = BusemannLinear(Lorentz(c=1.0), 3, 2, activation=torch.relu)

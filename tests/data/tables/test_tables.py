@@ -72,7 +72,7 @@ def test_damaged_tables_are_refused_by_name(text, message, publish, tmp_path):
     assert "t.tsv.gz" in str(caught.value)
 
 
-def test_another_file_and_a_missing_one_are_told(publish, tmp_path):
+def test_another_file_and_a_missing_one_are_reported(publish, tmp_path):
     table = publish(TSV, "tsv")
     with pytest.raises(FileNotFoundError, match="place it there"):
         table.read(tmp_path / "else", download=True)

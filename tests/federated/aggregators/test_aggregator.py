@@ -200,7 +200,7 @@ def test_one_wild_client_of_three_moves_no_median_out_of_the_others(wild, seed):
 
 
 @given(weights, seeds)
-def test_collect_keeps_every_payload_by_id(w, seed):
+def test_gather_keeps_every_payload_by_id(w, seed):
     pairs = updates(w, seed)
     total = Gather().aggregate(pairs)
     assert_same(total.payload, {str(i): update.payload for i, update in pairs})

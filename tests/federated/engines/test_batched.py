@@ -34,7 +34,7 @@ from tests.subjects import every_method, subject
 
 @every_method
 @pytest.mark.parametrize("sizes", [(8, 8, 8), (20, 3, 1, 11)], ids=["equal", "unequal"])
-def test_every_method_of_the_house_is_the_same(name, sizes, together):
+def test_every_method_of_the_library_is_the_same(name, sizes, together):
     method, data = subject(name)
     if "rounds" in {field.name for field in dataclasses.fields(method)}:
         method = dataclasses.replace(method, rounds=3)

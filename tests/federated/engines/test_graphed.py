@@ -67,7 +67,7 @@ def assert_agrees(method, data, engine=None, *, tolerance=NEAR, **settings):
 
 
 @every_configuration
-def test_every_method_of_the_house_is_the_same(name, sizes_of_waves):
+def test_every_method_of_the_library_is_the_same(name, sizes_of_waves):
     method, data = subject(name)
     tables = all(isinstance(client.train, Examples) for client in data.clients)
     by_steps = isinstance(method, GradientMethod)

@@ -62,7 +62,7 @@ TUNED = Evaluation(fine_tuning=FineTune(epochs=2, lr=0.05))
 
 
 @pytest.mark.parametrize("sharing", [{"*": "shared"}, {"head.*": "personal", "*": "shared"}])
-def test_tuning_comes_after_the_last_round_and_leaves_no_trace(sharing):
+def test_fine_tuning_comes_after_the_last_round_and_leaves_no_trace(sharing):
     data = federation(SIZES)
     method = dataclasses.replace(SMALL, sharing=sharing)
     plain, rows = train(method, data)
@@ -77,7 +77,7 @@ def test_tuning_comes_after_the_last_round_and_leaves_no_trace(sharing):
     assert {row.client for row in new if row.name == "fine_tuned/accuracy"} == {None, 0, 1, 2, 3}
 
 
-def test_tuning_is_local_descent_from_what_the_client_receives():
+def test_fine_tuning_is_local_descent_from_what_the_client_receives():
     data = federation(SIZES)
     positions, rows = train(SMALL, data, evaluation=TUNED)
     for client in data.clients:
@@ -100,13 +100,13 @@ def test_tuning_is_local_descent_from_what_the_client_receives():
         ]
 
 
-def test_local_training_is_not_tuned():
+def test_local_training_is_not_fine_tuned():
     method = dataclasses.replace(SMALL, sharing={"*": "personal"})
     _, rows = train(method, federation(), evaluation=TUNED)
     assert not [row for row in rows if row.name.startswith("fine_tuned/")]
 
 
-def test_a_client_that_cannot_be_tuned_is_named(caplog):
+def test_a_client_that_cannot_be_fine_tuned_is_named(caplog):
     data = federation(SIZES)
     labels = {**data.clients[1].train.tensors, "y": torch.full((4,), 99)}
     broken = dataclasses.replace(data.clients[1], train=type(data.clients[1].train)(labels))

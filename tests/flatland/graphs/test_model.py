@@ -114,7 +114,7 @@ def test_the_flat_network_is_kipf_and_wellings(pairs, n, sparse, weights):
 
 @every_graph
 @every_curvature
-def test_points_are_on_the_sheet_after_every_operation(pairs, n, c):
+def test_points_are_on_the_hyperboloid_after_every_operation(pairs, n, c):
     graph, space = graph_of(pairs, n), Lorentz(c)
     one, (a, _) = graph_block((graph,)), dense(graph)
     means = a / a.sum(1, keepdim=True)

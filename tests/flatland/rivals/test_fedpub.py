@@ -40,7 +40,7 @@ def test_the_random_graph_has_five_parts_that_nothing_joins():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 3.0, 10.0])
-def test_likeness_is_a_softmax_of_cosines(temperature):
+def test_similarity_is_a_softmax_of_cosines(temperature):
     x = np.random.default_rng(0).normal(size=(5, 7))
     expected = np.array([[np.exp(temperature * (1 - cosine(a, b))) for b in x] for a in x])
     expected /= expected.sum(1, keepdims=True)
@@ -55,7 +55,7 @@ def test_masks_stay_and_everything_else_is_declared(data):
         assert set(client_state["parameters"]) == {"body.0.mask", "body.1.mask", "head.mask"}
 
 
-def test_without_masks_and_likeness_it_is_fedavg(data):
+def test_without_masks_and_similarity_it_is_fedavg(data):
     sharing = {"*.mask": "fixed", "*": "shared"}
     ours = dataclasses.replace(METHOD, rounds=3, sharing=sharing, temperature=0.0)
     theirs = FlatLand(

@@ -58,7 +58,7 @@ def own_loop(v, global_parameters, client, round, personal_proximal):
 
 
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
-def test_without_a_pull_the_own_model_is_trained_in_isolation(backbone):
+def test_without_a_proximal_term_the_own_model_is_trained_in_isolation(backbone):
     data = federation(SIZES)
     method = dataclasses.replace(METHOD, personal_proximal=0.0, backbone=backbone)
     ours, _ = train(method, data)

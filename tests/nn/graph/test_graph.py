@@ -120,7 +120,7 @@ def test_hgcn_takes_the_mean_in_a_tangent_space(how, add_self_loops):
     torch.testing.assert_close(layer(x, EDGES, WEIGHTS), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_flat_sheet_is_a_gcn_with_row_normalised_weights():
+def test_a_flat_hyperboloid_is_a_gcn_with_row_normalised_weights():
     """As c tends to 0, the centroid tends to the weighted mean of ordinary vectors."""
     layer = CentroidConv(Lorentz(c=1e-10), 3, 2, normalize=False).double()
     v = torch.randn(NUM_NODES, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(3))
@@ -197,7 +197,7 @@ def test_float32_keeps_centroids_far_out(radius):
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("radius", [0.0, 1e-6, 1.0, 30.0])
-def test_outputs_lie_on_the_sheet_and_are_finite(name, dtype, radius):
+def test_outputs_lie_on_the_hyperboloid_and_are_finite(name, dtype, radius):
     layer = make(name, dtype=dtype)
     x = nodes(layer, dtype=dtype, radius=radius).requires_grad_()
     y = layer(x, EDGES, WEIGHTS.to(dtype))
@@ -207,7 +207,7 @@ def test_outputs_lie_on_the_sheet_and_are_finite(name, dtype, radius):
     assert all(g.isfinite().all() for g in gradients)
 
 
-def test_learning_the_curvature_moves_the_sheet_of_all_that_share_it():
+def test_learning_the_curvature_moves_the_hyperboloid_of_all_that_share_it():
     shared = Curvature(1.0)
     layers = CentroidConv(Lorentz(c=shared), 3, 3), HGCNConv(Lorentz(c=shared), 3, 3)
     with torch.no_grad():

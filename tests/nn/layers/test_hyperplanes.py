@@ -148,7 +148,7 @@ def test_a_ball_layer_of_flat_space_is_affine_and_the_limit_of_curved_ones():
 
 
 @pytest.mark.parametrize("c", CS)
-def test_space_coordinates_of_a_sheet_layer_are_scaled_sinhs_of_distances(c):
+def test_space_coordinates_of_a_lorentz_layer_are_scaled_sinhs_of_distances(c):
     layer = filled(LorentzFC(Lorentz(c=c), 4, 3).double(), spread=0.5 / c**0.5)
     x = points(Lorentz, c, normal(10, 4) / c**0.5)
     ball = geoopt.PoincareBall(c=torch.tensor(c, dtype=torch.float64))
@@ -177,7 +177,7 @@ def test_the_radius_grows_with_offsets_where_a_linear_layer_takes_logarithms():
 
 
 @pytest.mark.parametrize("c", CS)
-def test_a_boost_is_a_sheet_layer_and_keeps_distances(c):
+def test_a_boost_is_a_layer_of_the_hyperboloid_and_keeps_distances(c):
     v = torch.tensor(0.8, dtype=torch.float64)  # rapidity
     boost = torch.eye(4, dtype=torch.float64)
     boost[:2, :2] = torch.stack(
@@ -232,7 +232,7 @@ def test_a_point_on_a_hyperplane_has_a_slope():
     torch.testing.assert_close(gradient[0, 1:], head.weight[0])
 
 
-def test_heads_of_sheet_points_are_those_of_ball_points_of_any_rank():
+def test_heads_of_lorentz_points_are_those_of_ball_points_of_any_rank():
     x = points(Poincare, 1.0, normal(2, 3, 5, 4))
     head = filled(MLR(Poincare(), 4, 6).double())
     torch.testing.assert_close(head(x)[1, 2, 4], head(x[1, 2, 4]))
