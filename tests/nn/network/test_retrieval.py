@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn import EntailmentContrast
+from fedbolic.nn import CentroidPool, EntailmentContrast, LorentzTransformer
 from fedbolic.nn.network.retrieval import NGramEncoder, RetrievalHead, SentenceEncoder
 from fedbolic.search import HyperbolicIndex
 
@@ -110,3 +110,24 @@ def test_features_of_sentences_have_gradients():
     assert_close(features, model.table.weight[[1, 4]])
     features.sum().backward()
     assert math.isclose(model.table.weight.grad.sum().item(), 8.0)
+
+
+@pytest.mark.slow
+def test_onnx_runtime_gives_the_points_of_an_encoder_and_its_head(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    space = Lorentz(c=Curvature(0.7))
+    body = LorentzTransformer(space, 10, 4, num_heads=2, depth=1, rotary_base=1e4)
+    encoder = nn.Sequential(body, CentroidPool(space), nn.Linear(5, 6), RetrievalHead(space, 6, 3))
+    encoder.eval().requires_grad_(requires_grad=False)
+    with torch.no_grad():
+        encoder[-1].linear.weight.mul_(20)  # away from the origin
+    tokens, file = torch.tensor([[1, 2, 3], [9, 0, 4]]), tmp_path / "encoder.onnx"
+    batch = torch.export.Dim("batch")
+    torch.onnx.export(
+        encoder, (tokens,), file, dynamo=True, dynamic_shapes=({0: batch},), verbose=False
+    )
+    session = runtime.InferenceSession(file)
+    for given in (tokens, tokens.repeat(3, 1)[:5]):
+        (found,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
+        assert_close(torch.from_numpy(found), encoder(given), rtol=1e-4, atol=1e-5)
