@@ -159,7 +159,7 @@ def all_on_host(scores: Sequence[Mapping[str, float | Tensor]]) -> list[dict[str
         scores: Numbers of every client, or tensors without axes.
     """
     there = [x for of_client in scores for x in of_client.values() if isinstance(x, Tensor)]
-    return with_numbers(scores, on_host([torch.stack(there)])[0].tolist() if there else [])
+    return with_numbers(scores, [x.item() for x in on_host(there)])
 
 
 def with_numbers(
