@@ -165,16 +165,21 @@ class Federation:
                 os.kill(pid, number)
 
     def _left(self) -> Iterator[int]:
-        """Ids of this federation's running processes; processes that have ended are reaped."""
-        for process in self.processes:
-            process.poll()
+        """Ids of this federation's running processes; processes that have ended are reaped.
+
+        The environment of a process is gone some time before the process is.
+        """
+        started = {process.pid for process in self.processes if process.poll() is None}
+        yield from started
         wanted = f"{MARK}={self.mark}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if _is_zombie_of_ours(folder):
                     os.waitpid(int(folder.name), os.WNOHANG)
-                elif wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    yield int(folder.name)
+                elif (pid := int(folder.name)) not in started and wanted in (
+                    folder / "environ"
+                ).read_bytes().split(b"\0"):
+                    yield pid
 
 
 def _free_port() -> int:

@@ -134,6 +134,7 @@ def test_no_process_outlives_its_federation(stubborn, monkeypatch, tmp_path):
         life.write_text(f"{stubborn}echo $$ >> {told}\nsleep 99\n")
         # one process started directly, and one in its own session whose parent has ended
         federation._launch("one", ["bash", "-c", f"(setsid bash {life} &); exec bash {life}"])
+        federation._launch("two", ["env", "-i", "sleep", "99"])  # nothing marks it, as at its end
         end = time.monotonic() + 600
         while not told.exists() or len(told.read_text().split()) < 2:
             assert time.monotonic() < end
@@ -142,6 +143,7 @@ def test_no_process_outlives_its_federation(stubborn, monkeypatch, tmp_path):
         assert all(map(alive, found))
         folder = federation.folder
     assert not any(map(alive, found))
+    assert all(process.returncode is not None for process in federation.processes)
     assert not folder.exists()
 
 
