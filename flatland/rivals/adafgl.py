@@ -220,7 +220,7 @@ class AdaFgl(GraphMethod):
             self.optimizer,
             self.weight_decay,
             weights=self.weights,
-            extractor=replace(self, proximal=0.0),
+            extractor=self,
         )
 
     @override
@@ -236,6 +236,10 @@ class AdaFgl(GraphMethod):
         if phase is self:
             return super().evaluate(message, client, client_state, rng)
         return phase.evaluate(message, client, client_state, rng)
+
+    @override
+    def fine_tuning(self, epochs: int, lr: float | None) -> None:
+        return None  # every client is scored with its personal model already
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedbolic.federated import ClientPrivacy
+from fedbolic.federated import ClientPrivacy, Evaluation, FineTune
 from flatland import GCN, AdaFgl, PersonalPropagation
 from flatland.rivals.adafgl import confidence, signed_messages
 from tests.federated.simple_method import RNG, train
@@ -34,6 +34,15 @@ def test_noise_of_privacy_does_not_move_the_common_model_in_personal_rounds():
     first, before, after = (one.server_state["parameters"] for one in states)
     assert all(torch.equal(x, after[name]) for name, x in before.items())
     assert not any(torch.equal(x, before[name]) for name, x in first.items())
+
+
+def test_fine_tuning_does_not_score_the_common_model_in_place_of_the_personal_ones():
+    network = PersonalPropagation((4,), 0.0)
+    method = AdaFgl(GCN((4,), 0.0), rounds=2, propagation=network, personal_share=0.5)
+    tuned = Evaluation(fine_tuning=FineTune(1))
+    _, rows = train(method, federation([(path(9), 9)]), RNG, evaluation=tuned)
+    assert "test/accuracy" in {row.name for row in rows}
+    assert not any(row.name.startswith("fine_tuned/") for row in rows)
 
 
 def test_labels_reach_a_neighbour_and_nothing_is_asked_of_one_node():
