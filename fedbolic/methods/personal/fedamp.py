@@ -66,7 +66,8 @@ class FedAMP(ClassifierMethod):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        if self.alpha * (meta.num_clients - 1) > self.sigma:
+        most = self.sigma * (1 + 1e-12)  # 7 * 0.1 is above 0.7 by rounding
+        if self.alpha * (meta.num_clients - 1) > most:
             raise ValueError(
                 f"alpha must be at most sigma / (clients - 1), here {self.sigma} / "
                 f"{meta.num_clients - 1}, got {self.alpha}: a client's own model would have a "

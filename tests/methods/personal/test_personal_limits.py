@@ -75,12 +75,16 @@ def test_models_far_apart_are_not_drawn_together(sigma, drawn):
         assert gap > 1e-6 if drawn else gap < 1e-12
 
 
-@pytest.mark.parametrize(("clients", "refused"), [(11, False), (12, True)])
-def test_fedamp_refuses_a_step_for_which_equal_models_have_negative_weights(clients, refused):
+@pytest.mark.parametrize(
+    ("clients", "sigma", "refused"), [(11, 1.0, False), (12, 1.0, True), (8, 0.7, False)]
+)
+def test_fedamp_refuses_a_step_for_which_equal_models_have_negative_weights(
+    clients, sigma, refused
+):
     """All models are equal at the start, where attraction is largest: alpha / sigma for each."""
     meta = dataclasses.replace(federation().meta, num_clients=clients)
     with pytest.raises(ValueError, match="alpha") if refused else contextlib.nullcontext():
-        FedAMP(**COMMON).init(meta, RNG)
+        FedAMP(**COMMON, alpha=0.1, sigma=sigma).init(meta, RNG)
 
 
 def test_a_model_that_was_clipped_on_its_way_is_whole_after_the_next_turn():
