@@ -125,8 +125,7 @@ class FedCP(ClassifierMethod):
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Sum of both heads, each for its share of the features."""
-        body, kept = (tree.part(local[kind], "body.") for kind in ("parameters", "buffers"))
-        z = model.part("body")(body, kept, batch["x"])[0]
+        z = self.features(model, local, batch, context)
         return _logits(model, local["parameters"], z, context)
 
 

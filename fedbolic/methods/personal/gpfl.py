@@ -157,10 +157,7 @@ class GPFL(ClassifierMethod):
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        parameters, buffers = (
-            tree.part(local[kind], "body.") for kind in ("parameters", "buffers")
-        )
-        z = model.part("body")(parameters, buffers, batch["x"])[0]
+        z = self.features(model, local, batch, context)
         return self._logits(model, local["parameters"], z, context)
 
     def _logits(self, model: Model, parameters: Params, z: Tensor, context: Tree) -> Tensor:
