@@ -315,13 +315,16 @@ class Node:
         return phase
 
     def _found(self, request: Tree) -> Method | None:
-        if request["purpose"] == "fine_tuning":
-            return self._fine_tuning_phase(self.evaluation.fine_tuning)
-        if request["purpose"] == "ridge_head":
-            return self._ridge_head_phase(self.evaluation.ridge_head)
-        if request["task"] == "scores":
-            return self.method
-        return self.method.phase(request["message"])
+        match request["purpose"], request["task"]:
+            case "fine_tuning", _:
+                return self._fine_tuning_phase(self.evaluation.fine_tuning)
+            case "ridge_head", _:
+                return self._ridge_head_phase(self.evaluation.ridge_head)
+            case "train", "scores":
+                return self.method
+            case "train", _:
+                return self.method.phase(request["message"])
+        return None  # only what is for training passes through the channels
 
     def _fine_tuning_phase(self, settings: FineTune | None) -> Method | None:
         if settings is None or not isinstance(self.method, GradientMethod):

@@ -101,6 +101,10 @@ def test_channels_act_before_an_update_leaves(tmp_path):
         left = node.store.reply(node.store._load()["last"])
         norms = [x.double().square().sum() for x in left["payload"]["delta"].values()]
         assert sum(norms).sqrt() <= 1e-3 * (1 + 1e-12)
+    number, request = next(r[1:] for r in nodes.transport.requests if r[0] == "train")
+    for purpose in ("handshake", "scores", "other", "", 0):  # channels are for training
+        reply = nodes.transport.reply(number, {**request, "purpose": purpose})
+        assert reply == {"error": "ValueError"}
 
 
 def test_fine_tuning_and_the_ridge_head_happen_at_the_nodes(tmp_path):
@@ -251,6 +255,24 @@ def test_a_server_cannot_take_a_client_of_a_secure_sum_back(tmp_path):
     assert last["phase"] == "Unmasking"
     assert "payload" in node.reply(last)  # repeating the same reply reveals nothing new
     assert node.reply({**last, "seed": 5}) == {"error": "ValueError"}
+
+
+def test_a_server_gets_nothing_masked_twice_by_another_purpose(tmp_path, monkeypatch):
+    """A reply that is not for training would be stored nowhere, and its masks used again."""
+    data, method = federation((7, 4, 12, 5, 6)), secure_sum(tmp_path)
+    method = dataclasses.replace(method, method=dataclasses.replace(PERSONAL, rounds=1))
+    nodes, seen = away(method, data, tmp_path)
+    reply, found = nodes.transport.reply, []
+
+    def curious(number, request):
+        if request["task"] == "update":
+            found.append(reply(number, {**request, "purpose": "other"}))
+        return reply(number, request)
+
+    monkeypatch.setattr(nodes.transport, "reply", curious)
+    train(method, seen, engine=nodes)
+    assert len(found) > 5
+    assert all(each == {"error": "ValueError"} for each in found)
 
 
 def test_an_error_leaves_a_client_by_its_class_alone(tmp_path, caplog):
