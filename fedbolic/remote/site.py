@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -130,13 +131,20 @@ class Site:
         with FileLock(f"{self.file}.lock", mode=0o600):
             entries = [entry for entry, _, _ in self._lines()]
             asked = {e["request"] for e in entries if e["event"] == "asked" and e["kind"] == kind}
-            most = None if self.limits is None or kind == "handshake" else self.limits.get(kind, 0)
-            most = 0 if kind == "unknown" else most
-            if most is not None and name not in asked and len(asked) >= most:
+            most = self._most(kind)
+            if name not in asked and len(asked) >= most:
                 self._append({"event": "refused", "kind": kind, "request": name})
                 number = f"at most {most} requests of kind" if most else "no"
                 raise SiteLimitError(f"this site answers {number} {kind}")
             self._append({"event": "asked", "kind": kind, "request": name, **facts})
+
+    def _most(self, kind: str) -> float:
+        """Largest number of different requests of a kind."""
+        if kind not in REQUEST_KINDS:
+            return 0
+        if self.limits is None:
+            return math.inf
+        return self.limits.get(kind, math.inf if kind == "handshake" else 0)
 
     def tell(self, name: str, reply: Tree, costs: list[dict[str, Any]]) -> None:
         """Book a reply before it is sent.
@@ -176,34 +184,35 @@ class Site:
         public, last, faults = read_identity(self.folder, 0), "", list[str]()
         if not self.file.exists():
             raise FileNotFoundError(f"{self.file} is missing")
-        asked, messages = defaultdict[str, set[str]](set), dict[str, str]()
+        asked, messages = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
         releases, epsilons = Counter[str](), dict[str, tuple[float, int]]()
         try:
             for number, (entry, signature, digest) in enumerate(self._lines(), 1):
-                if not is_signed(public, _text(entry), bytes.fromhex(signature)):
-                    faults.append(f"line {number} is not signed by the site")
                 if entry["before"] != last:
                     faults.append(f"a line is missing or was moved before line {number}")
                 last = digest
+                if not is_signed(public, _text(entry), bytes.fromhex(signature)):
+                    faults.append(f"line {number} is not signed by the site")
+                    continue
                 if entry["event"] == "asked":
                     asked[entry["kind"]].add(entry["request"])
                     if "path" in entry and entry["kind"] == "train":
-                        messages[entry["path"]] = entry["message"]
-                if entry["event"] == "told" and entry["request"] not in set().union(
-                    *asked.values()
+                        messages[entry["path"]].add(entry["message"])
+                if entry["event"] == "told" and not any(
+                    entry["request"] in names for names in asked.values()
                 ):
                     faults.append(f"line {number} replies to nothing that was asked")
                 for cost in entry.get("costs", ()):
                     releases[cost["mechanism"]] += cost["releases"]
                     epsilons[cost["mechanism"]] = cost["epsilon"], cost["rounds"]
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             faults.append("the transcript is damaged")
-        for kind, most in (self.limits or {}).items():
-            if len(asked[kind]) > most:
-                faults.append(f"{len(asked[kind])} requests of {kind} were answered, not {most}")
+        for kind, names in asked.items():
+            if len(names) > (most := self._most(kind)):
+                faults.append(f"{len(names)} requests of {kind} were answered, not {most}")
         epsilon = sum(e * -(-releases[m] // rounds) for m, (e, rounds) in epsilons.items())
         counts = {kind: len(asked[kind]) for kind in REQUEST_KINDS if asked[kind]}
-        return SiteReport(self.folder.name, counts, epsilon, messages, tuple(faults))
+        return SiteReport(self.folder.name, counts, epsilon, dict(messages), tuple(faults))
 
 
 @dataclass(frozen=True)
@@ -214,14 +223,14 @@ class SiteReport:
         name: Name of the site's folder.
         counts: Number of different requests of every kind.
         epsilon: Epsilon of all that was charged to accounts, plans counted whole.
-        messages: Digest of the server's message by exchange.
+        messages: Digests of the server's messages by exchange; more than one if it asked again.
         faults: What is wrong, one sentence each.
     """
 
     name: str
     counts: dict[str, int]
     epsilon: float
-    messages: dict[str, str]
+    messages: dict[str, set[str]]
     faults: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -247,10 +256,10 @@ def different_messages(reports: list[SiteReport]) -> list[str]:
     Args:
         reports: Reports of the sites of one run.
     """
-    found = defaultdict[str, set[str]](set)
+    found = defaultdict[str, set[frozenset[str]]](set)
     for report in reports:
-        for path, message in report.messages.items():
-            found[path].add(message)
+        for path, messages in report.messages.items():
+            found[path].add(frozenset(messages))
     return [path for path, messages in found.items() if len(messages) > 1]
 
 

@@ -73,6 +73,13 @@ def forged(lines):
     lines.append(json.dumps({**entry, "signature": "00" * 64}).encode())
 
 
+def charged(lines):
+    """A line of nobody, with costs on which sums fail."""
+    forged(lines)
+    cost = {"mechanism": "", "releases": 1, "epsilon": 1e999, "rounds": 0}
+    lines[-1] = lines[-1].replace(b'"costs": []', b'"costs": [%s]' % json.dumps(cost).encode())
+
+
 def cut(lines):
     lines[2] = lines[2][:40]
 
@@ -84,6 +91,7 @@ def cut(lines):
         (removed, "missing or was moved before line 3"),
         (moved, "missing or was moved before line 3"),
         (forged, "is not signed"),
+        (charged, "is not signed"),
         (cut, "damaged"),
     ],
 )
@@ -117,6 +125,17 @@ def test_limits_hold_and_a_refusal_says_why(told):
     assert (after.counts, after.faults) == (before.counts, ())
 
 
+def test_a_server_gets_no_training_by_another_name(tmp_path):
+    nodes, seen, sites = at_sites(tmp_path, {"train": 3})
+    train(SMALL, seen, engine=nodes)
+    number, request = next(r[1:] for r in nodes.transport.requests if r[0] == "train")
+    for purpose in ("handshake", "other", "fine_tuning"):
+        reply = nodes.transport.reply(number, {**request, "seed": 5, "purpose": purpose})
+        assert reply.keys() == {"error"}
+    assert nodes.transport.reply(number, {**request, "seed": 5}).keys() == {"error"}
+    assert not any(Site(site.folder).check().faults for site in sites)
+
+
 def test_a_run_goes_on_without_a_site_that_refuses(tmp_path, caplog):
     nodes, seen, sites = at_sites(tmp_path, {"train": 3})
     sites[0].folder.joinpath("limits.json").write_text('{"train": 1}')
@@ -136,6 +155,20 @@ def test_more_requests_than_allowed_are_a_fault(told, tmp_path):
     assert Site(folder).check().faults == ("3 requests of train were answered, not 2",)
 
 
+def test_what_the_limits_do_not_name_is_a_fault(told, tmp_path):
+    folder = copied(told[0][2], tmp_path)
+    (folder / "limits.json").write_text('{"scores": 9}')
+    assert Site(folder).check().faults == ("3 requests of train were answered, not 0",)
+
+
+def test_handshakes_have_a_limit_where_it_is_named(tmp_path):
+    site = Site.create(tmp_path / "site", {"handshake": 1})
+    for _ in range(2):
+        site.answer("handshake", {"task": "handshake"}, lambda _: {})
+    with pytest.raises(SiteLimitError, match="at most 1 requests of kind handshake"):
+        site.answer("handshake", {"task": "handshake", "n": 1}, lambda _: {})
+
+
 def test_an_interrupted_line_is_no_fault_and_hides_no_answer(told, tmp_path):
     folder = tmp_path / "site"
     site = Site.create(folder)
@@ -153,6 +186,9 @@ def test_sites_with_different_messages_are_reported(tmp_path):
     for site, model in zip(sites, (1.0, 2.0), strict=True):
         for message, path in (({"w": 0.0}, "first"), ({"w": model}, "second")):
             site.answer("train", {"message": message, "path": path}, lambda _: {})
+    assert different_messages([site.check() for site in sites]) == ["second"]
+    # who asks once more with the message of the others does not hide the first one
+    sites[0].answer("train", {"message": {"w": 2.0}, "path": "second"}, lambda _: {})
     assert different_messages([site.check() for site in sites]) == ["second"]
 
 
