@@ -2,7 +2,7 @@
 # docker run --rm --gpus all --user "$(id -u)" -v "$PWD:/work" fedbolic run --config fedavg/quick
 #
 # The wheels of torch on PyPI have CUDA, and compute on CPUs where there is no --gpus. For CPUs alone the
-# image is a fifth as large with --build-arg TORCH_INDEX=... , the address of PyTorch's own wheels for CPUs;
+# image is smaller with --build-arg TORCH_INDEX=... , the address of PyTorch's own wheels for CPUs;
 # nodes of a federation need --build-arg EXTRAS=run,flower and --entrypoint flower-supernode.
 FROM python:3.11-slim
 ARG TORCH_INDEX=
