@@ -169,7 +169,8 @@ class AdaFgl(GraphMethod):
 
     Departs from the authors' code: perceptrons have relu in place of PReLU; label propagation knows
     the labels of its sources alone, there also those of nodes in no split, and its sources are
-    every second training node, not a random half; both stages have the same optimiser.
+    every second training node, not a random half; both stages have the same optimiser; predictions
+    p are scored as they are, and not after a second softmax.
 
     Args:
         network: Network of the common model.
