@@ -253,7 +253,7 @@ class ByColumn(Partition):
 
 
 def deal_evenly(sizes: Int[Tensor, " n"], num_clients: int) -> Int[Tensor, " n"]:
-    """Client of every piece of some data: each, the largest first, goes to whom has the fewest.
+    """Client of every piece of some data: the largest left goes to whoever has fewest examples.
 
     Args:
         sizes: Number of examples in each piece.
