@@ -223,7 +223,7 @@ class Trainer:
         updates = update_filter.usable(results)
         if guess is not None:
             usable = [*updates]
-            guess, updates = guess if guess.holds(usable) else None, iter(usable)
+            guess, updates = guess.confirmed(usable), iter(usable)
         if guess is not None:
             total, server_state, privacy = guess.total, guess.server_state, state.privacy
         else:

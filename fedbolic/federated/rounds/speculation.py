@@ -4,11 +4,14 @@ The updates are aggregated and the next models scored as if every update were us
 reads all numbers at once. If an update turns out to be unusable, the result is discarded.
 """
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fedbolic.core import tree
+from fedbolic.core.log import logger
 from fedbolic.core.rows import Row
 from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Unread, Update
@@ -33,6 +36,7 @@ class Speculation:
         scores: The scores after the round.
         num_updates: Number of updates.
         norm: Norm of the server state's tensors on the accelerator.
+        warnings: Warnings of the computation, which nobody has seen.
     """
 
     total: AggregatedUpdate
@@ -40,6 +44,7 @@ class Speculation:
     scores: list[Row]
     num_updates: int
     norm: Unread
+    warnings: list[logging.LogRecord]
 
     @classmethod
     def of(
@@ -58,22 +63,29 @@ class Speculation:
             (client.id, update) for client, update, _ in results if isinstance(update, Update)
         )
         try:
-            total = phase.aggregator.aggregate(updates)
-            server_state = phase.server_update(before, total)
-            norm = _norm(server_state)
-            scores = scored(server_state, {client.id: own for client, _, own in results})
+            with _warnings_held() as held:
+                total = phase.aggregator.aggregate(updates)
+                server_state = phase.server_update(before, total)
+                norm = _norm(server_state)
+                scores = scored(server_state, {client.id: own for client, _, own in results})
         except Exception:  # it is raised again if it was not for an unusable update
             return None
-        return cls(total, server_state, scores, len(results), norm)
+        return cls(total, server_state, scores, len(results), norm, held)
 
-    def holds(self, updates: list[tuple[int, Update]]) -> bool:
-        """True if all updates are usable, and the server state is finite.
+    def confirmed(self, updates: list[tuple[int, Update]]) -> "Speculation | None":
+        """The result, whose warnings are logged; ``None`` if it is discarded.
+
+        It stands if all updates are usable and the server state is finite.
 
         Args:
             updates: The usable updates.
         """
         finite = all(bool(x.isfinite()) for x in self.norm.read())
-        return finite and len(updates) == self.num_updates
+        if not finite or len(updates) < self.num_updates:
+            return None
+        for record in self.warnings:
+            logger.handle(record)
+        return self
 
 
 def take_unread(results: Iterator[Result]) -> tuple[list[Result], Iterator[Result]]:
@@ -97,6 +109,23 @@ def take_unread(results: Iterator[Result]) -> tuple[list[Result], Iterator[Resul
             return [], itertools.chain(held, [result], results)
         held.append(result)
     return held, iter(held)
+
+
+@contextlib.contextmanager
+def _warnings_held() -> Iterator[list[logging.LogRecord]]:
+    """Keep the warnings of a block from the log, in the list that is given."""
+    held: list[logging.LogRecord] = []
+
+    def passes(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            held.append(record)
+        return record.levelno < logging.WARNING
+
+    logger.addFilter(passes)
+    try:
+        yield held
+    finally:
+        logger.removeFilter(passes)
 
 
 def _norm(server_state: Tree) -> Unread:
