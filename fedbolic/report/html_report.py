@@ -67,6 +67,7 @@ SECONDS = (
     "the machine slowed one another."
 )
 MAP = "Map of {}: drag, search a name, or click on a node twice."
+COSTS = "Epsilon is what the ledger had counted after the last round, at the delta of the settings."
 REPEAT = (
     "To repeat a run, give the config.yaml of its folder to fedbolic run --config, with a new "
     "--name."
@@ -159,7 +160,7 @@ def _sections(folder: Path, rows: Sequence[TableRow]) -> dict[str, list[_Block]]
         "Time": _panel(SECONDS, seconds_panel, measured, times),
         "Figures": _figures(rows),
         "Maps": _maps(rows),
-        "What was asked": _asked(rows, configs),
+        "What was asked": _asked(rows, configs, measured),
         "Differences of the configurations": _differences(configs),
     }
 
@@ -184,18 +185,40 @@ _SHARED_OUT = ("data.dataset", "data.graph", "data.hierarchy")
 """Settings whose classes say more of the data than the source around them."""
 
 
-def _asked(rows: Sequence[TableRow], configs: Mapping[str, Mapping[str, Any]]) -> list[_Block]:
-    """Method and data of every row, and the complete configuration of the first."""
-    lines = [["row", "method", "data", "rounds", "seeds"]]
+def _asked(
+    rows: Sequence[TableRow], configs: Mapping[str, Mapping[str, Any]], measured: Measured
+) -> list[_Block]:
+    """Method, data and privacy cost of every row, and the complete configuration of the first."""
+    costs = _privacy_costs(measured)
+    words = (name.removeprefix("privacy/").replace("_", " ") for name in costs)
+    lines = [["row", "method", "data", "rounds", "seeds", *words]]
     for row in rows:
         flat = flat_settings(configs[row.name])
         seeds = ", ".join(run.path.name.removeprefix("seed") for run in row.folders)
         data = next(key for key in (*_SHARED_OUT, "data") if key in flat or key == "data")
         names = (str(flat.get(key, "")).rpartition(".")[2] for key in ("method", data))
-        lines.append([row.name, *names, yaml_line(flat.get("method.rounds", "")), seeds])
+        rounds = yaml_line(flat.get("method.rounds", ""))
+        lines.append(
+            [row.name, *names, rounds, seeds, *(c.get(row.name, "") for c in costs.values())]
+        )
     settings = read_text(rows[0].folders[0].config, SETTINGS_SIZE)
     about = f"Complete configuration of {rows[0].name}"
-    return [("table", lines), ("settings", settings, about), ("note", REPEAT)]
+    notes = [("note", COSTS)] if costs else []
+    return [("table", lines), *notes, ("settings", settings, about), ("note", REPEAT)]
+
+
+def _privacy_costs(measured: Measured) -> dict[str, dict[str, str]]:
+    """Largest epsilon of any kind that the runs of a row had spent, by kind and row."""
+    largest: dict[str, dict[str, float]] = {}
+    for title, runs in measured.items():
+        for name, value in ((row.name, row.value) for rows in runs for row in rows):
+            if name.startswith("privacy/") and "epsilon" in name:
+                found = largest.setdefault(name, {})
+                found[title] = max(found.get(title, 0.0), value)
+    return {
+        name: {title: f"{value:.4g}" for title, value in found.items()}
+        for name, found in sorted(largest.items())
+    }
 
 
 def _results(folder: Path, rows: Sequence[TableRow]) -> list[_Block]:

@@ -68,6 +68,17 @@ def _without_panels(monkeypatch):
     monkeypatch.setattr(html_report, "installed", lambda: False)
 
 
+@pytest.mark.usefixtures("_without_panels")
+def test_a_private_row_has_what_it_has_spent(write):
+    spent = "1,,privacy/epsilon,0.75\n2,,privacy/epsilon,1.625\n"
+    write("private/seed0", metrics=METRICS + spent)
+    text = page([write("plain/seed0", lr=0.2)])
+    cells = Page(text).cells
+    assert cells.count("epsilon") == cells.count("1.625") == 1
+    assert "0.75" not in cells
+    assert html_report.COSTS in text
+
+
 def decoded(images):
     """Kind and content of every image; SVG must be well-formed XML."""
     for _, source in images:
