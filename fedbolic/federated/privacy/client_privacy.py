@@ -219,28 +219,8 @@ class ClientPrivacy:
                 f"publishing one of them at random would count as private; got {self.dp_delta}"
             )
         once = cohort.sampling in ("once", "cyclic") and kind != "all"
-        if self.correlation == "banded" and not (once and cohort.sampling == "cyclic"):
-            raise ValueError(
-                "banded noise covers clients that wait for as many rounds as an epoch has: set "
-                "cohort.sampling to cyclic"
-            )
-        if self.correlation == "tree" and not once:
-            raise ValueError(
-                "noise that is correlated by a tree covers clients that take part once in an "
-                "epoch, and here they may take part more often: set cohort.sampling to once"
-            )
-        sampling: tuple[Participation, Neighbours, float]
-        share = cohort.expected_size(num_clients) / num_clients
-        if self.placement == "clients":  # the server sees who takes part
-            sampling = "everyone", "replace", 1.0
-        elif once:
-            sampling = "once", "add/remove", 1 / cohort.period(num_clients)
-        elif kind == "all" or share == 1:
-            sampling = "everyone", "add/remove", 1.0
-        elif cohort.sampling == "poisson":
-            sampling = "poisson", "add/remove", share
-        else:
-            sampling = "fixed", "replace", share
+        self._check_correlation(cohort, once=once)
+        sampling = self._sampling(cohort, num_clients, once=once, everyone=kind == "all")
         noise = self.noise_multiplier
         if noise is None:
             noise = solve_noise(
@@ -252,3 +232,31 @@ class ClientPrivacy:
             )
         settings = noise, self.dp_delta, rounds
         return PrivacyLedger(*sampling, *settings, correlation=self.correlation)
+
+    def _check_correlation(self, cohort: Cohort, *, once: bool) -> None:
+        """Refuse correlated noise for clients that may take part more often than it covers."""
+        if self.correlation == "banded" and not (once and cohort.sampling == "cyclic"):
+            raise ValueError(
+                "banded noise covers clients that wait for as many rounds as an epoch has: set "
+                "cohort.sampling to cyclic"
+            )
+        if self.correlation == "tree" and not once:
+            raise ValueError(
+                "noise that is correlated by a tree covers clients that take part once in an "
+                "epoch, and here they may take part more often: set cohort.sampling to once"
+            )
+
+    def _sampling(
+        self, cohort: Cohort, num_clients: int, *, once: bool, everyone: bool
+    ) -> tuple[Participation, Neighbours, float]:
+        """Participation that is counted, neighbours, and rate."""
+        share = cohort.expected_size(num_clients) / num_clients
+        if self.placement == "clients":  # the server sees who takes part
+            return "everyone", "replace", 1.0
+        if once:
+            return "once", "add/remove", 1 / cohort.period(num_clients)
+        if everyone or share == 1:
+            return "everyone", "add/remove", 1.0
+        if cohort.sampling == "poisson":
+            return "poisson", "add/remove", share
+        return "fixed", "replace", share
