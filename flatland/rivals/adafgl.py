@@ -164,8 +164,9 @@ class AdaFgl(GraphMethod):
     """Federated averaging, then rounds in which every client trains a personal propagation.
 
     In the personal rounds, the last ones, clients send zeros in place of a delta, so that sums and
-    privacy go on, at their cost. A client that has no personal turn is scored with its initial
-    perceptrons. The first round is never personal.
+    privacy go on, at their cost. They are scored with the common model until the first personal
+    round, and a client without a personal turn then with its initial perceptrons. The first round
+    is never personal.
 
     Departs from the authors' code: perceptrons have relu in place of PReLU; label propagation knows
     the labels of its sources alone, there also those of nodes in no split, and its sources are
@@ -233,10 +234,9 @@ class AdaFgl(GraphMethod):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        phase = self.phase(message)
-        if phase is self:
+        if message["round"] <= self.num_common:  # no perceptron is trained yet
             return super().evaluate(message, client, client_state, rng)
-        return phase.evaluate(message, client, client_state, rng)
+        return self.phase(message).evaluate(message, client, client_state, rng)
 
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> None:

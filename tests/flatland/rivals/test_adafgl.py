@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedbolic.federated import ClientPrivacy, Evaluation, FineTune
-from flatland import GCN, AdaFgl, PersonalPropagation
+from flatland import GCN, AdaFgl, FlatLand, PersonalPropagation
 from flatland.rivals.adafgl import confidence, signed_messages
 from tests.federated.simple_method import RNG, train
 from tests.flatland.cases import complete, federation, path
@@ -43,6 +43,23 @@ def test_fine_tuning_does_not_score_the_common_model_in_place_of_the_personal_on
     _, rows = train(method, federation([(path(9), 9)]), RNG, evaluation=tuned)
     assert "test/accuracy" in {row.name for row in rows}
     assert not any(row.name.startswith("fine_tuned/") for row in rows)
+
+
+@pytest.mark.parametrize(("rounds", "common"), [(1, 1), (4, 2)])
+def test_rounds_before_the_personal_ones_are_scored_as_federated_averaging(rounds, common):
+    data = federation([(path(9), 9), (complete(6), 9)])
+    network = PersonalPropagation((4,), 0.0)
+    method = AdaFgl(GCN((4,), 0.0), rounds, propagation=network, personal_share=0.5)
+    plain = FlatLand(GCN((4,), 0.0), rounds, sharing={"*": "shared"})
+
+    def scores(rows):
+        named = {(r.round, r.client, r.name): r.value for r in rows if r.round <= common}
+        return {k: x for k, x in named.items() if k[2].startswith(("test", "holdout"))}
+
+    (_, ours), (_, theirs) = (train(one, data, RNG) for one in (method, plain))
+    assert scores(ours) == pytest.approx(scores(theirs), rel=1e-9)
+    assert {"holdout/loss", "test/loss"} <= {name for *_, name in scores(ours)}
+    assert method.num_common == common
 
 
 def test_labels_reach_a_neighbour_and_nothing_is_asked_of_one_node():
