@@ -180,13 +180,15 @@ class Unread:
         """The numbers on the host."""
         if self.is_read:
             return self._values
-        together = [*_UNREAD.pop(self._values[0].device)]
+        device = self._values[0].device
+        together = [*_UNREAD[device]]
         wide = [x for each in together for x in each._values]
         bits = torch.cat([x.flatten().view(torch.float64) for x in wide]).cpu()
         parts = iter(bits.split([x.numel() for x in wide]))
         for each in together:
             each._values = [next(parts).view(x.dtype).view(x.shape) for x in each._values]
             each.is_read = True
+        del _UNREAD[device]  # not before: where a transfer fails, another one is tried
         return self._values
 
 

@@ -10,6 +10,7 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.data import Examples
 from fedbolic.federated import Batched, Evaluation, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.federated.aggregators.update import Unread
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.server_optimizer import ServerSGD
 from fedbolic.federated.rounds import speculation
@@ -100,3 +101,18 @@ def test_payloads_of_too_many_bytes_are_not_held(monkeypatch):
     monkeypatch.setattr(speculation, "MOST_BYTES", 0)
     waits = compared(Batched(), METHODS["sums"], DATA)
     assert set(waits) == {3}  # numbers of the updates, the server's state and the scores
+
+
+def test_numbers_whose_transfer_failed_are_read_later(monkeypatch):
+    def fails(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with rehearsal():
+        first, second = (Unread([torch.full((2,), x, device=CUDA)]) for x in (1.0, 2.0))
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "cat", fails)
+            with pytest.raises(torch.OutOfMemoryError):
+                first.read()
+        assert second.read()[0].tolist() == [2.0, 2.0]
+        assert first.is_read
+        assert first.read()[0].tolist() == [1.0, 1.0]
