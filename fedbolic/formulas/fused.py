@@ -115,7 +115,9 @@ def fused(
 
         @staticmethod
         def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, ...]:
-            return _directional(formula, *_known(formula, ctx), grad_inputs)
+            inputs, parts = _known(formula, ctx)
+            parts = formula.parts(*inputs) if formula.unread else parts
+            return _directional(formula, inputs, parts, grad_inputs)
 
     def function(*inputs: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -135,8 +137,9 @@ def _keep(formula: type[Formula], ctx: Any, inputs: tuple, output: tuple[Tensor,
     inputs = inputs[formula.viewed :]
     ctx.constants = [None if isinstance(x, Tensor) else x for x in inputs]
     kept = tuple(x for x in inputs if isinstance(x, Tensor))
-    ctx.save_for_backward(*kept, *output[formula.unread :])
-    ctx.save_for_forward(*kept, *output)
+    saved = *kept, *output[formula.unread :]
+    ctx.save_for_backward(*saved)
+    ctx.save_for_forward(*saved)  # the same: ``vmap`` keeps the axes of the last ones
     ctx.set_materialize_grads(False)
 
 

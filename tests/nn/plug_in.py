@@ -94,7 +94,13 @@ def called(of: Layer) -> None:
 def mapped(of: Layer) -> None:
     layer, twice = of.make(), tuple(torch.stack((x, x)) for x in of.inputs)
     if twice:
-        assert_close(vmap(layer)(*twice)[1], layer(*of.inputs), rtol=1e-4, atol=1e-5)
+        out, other = vmap(layer)(*twice), of.make()
+        assert_close(out[1], other(*of.inputs), rtol=1e-4, atol=1e-5)
+        if out.requires_grad:  # the backward pass runs outside the transform
+            out[1].square().sum().backward()
+            of.trained(other)
+        for a, b in zip(layer.parameters(), other.parameters(), strict=True):
+            assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
 
 
 def ensemble(of: Layer) -> None:

@@ -69,7 +69,7 @@ def attended(
         key: One point per value.
         value: Points.
         scale: The scale :math:`\lambda` of squared Lorentzian distances.
-        mask: True where a query may attend to a key, at least once per query.
+        mask: True where a query may attend to a key; the centroid of none is the origin.
         dropout: Function of all weights; ``None`` for the identity.
     """
     dim = query.shape[-1] - 1
@@ -110,9 +110,11 @@ def _by_products(
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     scores = query @ key.mT
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    weights = scores.softmax(-1)
+    if mask is None:
+        weights = scores.softmax(-1)
+    else:  # finite scores and a second mask: a query without keys has weights 0, not NaN
+        least = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(~mask, least).softmax(-1).masked_fill(~mask, 0)
     return (weights if dropout is None else dropout(weights)) @ value
 
 

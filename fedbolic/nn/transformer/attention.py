@@ -155,8 +155,7 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
             x: Points that give the queries.
             context: Points that give the keys and values; by default ``x``. The centroid of none is
                 the origin.
-            mask: True where a query may attend to a key, at least once per query; by default
-                everywhere.
+            mask: True where a query may attend to a key; by default everywhere.
 
         Raises:
             ValueError: If a tensor has the wrong shape or dtype.

@@ -204,7 +204,7 @@ class LorentzEncoderBlock(TransformerBlock):
 
         Args:
             x: Points.
-            mask: True where a point may attend to another, at least once per point.
+            mask: True where a point may attend to another.
         """
         return self.run(x, mask=mask)[0]
 
@@ -261,8 +261,8 @@ class LorentzDecoderBlock(TransformerBlock):
         Args:
             x: Points.
             memory: Points of the other set.
-            mask: True where a point may attend to another, at least once per point.
-            memory_mask: True where a point may attend to one of ``memory``, at least once.
+            mask: True where a point may attend to another.
+            memory_mask: True where a point may attend to one of ``memory``.
         """
         return self.run(x, memory, mask=mask, memory_mask=memory_mask)[0]
 

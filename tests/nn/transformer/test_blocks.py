@@ -147,6 +147,29 @@ def test_exported_attention_turns_what_attention_turns(stream):
         torch.testing.assert_close(found, layer(*given))
 
 
+def test_a_query_without_keys_has_the_origin_and_takes_part_in_no_derivative():
+    space, mask = Lorentz(C), torch.ones(5, 5).tril().bool()
+    mask[2] = False
+    x = [points(Lorentz, C, normal(2, 2, 5, 3, seed=i)).requires_grad_() for i in range(3)]
+    options = {"scale": 0.5, "mask": mask}
+    ways = [
+        lambda *x: kernels.attended(space, *x, **options),
+        lambda *x: kernels.attended(space, *x, **options, dropout=lambda w: w),
+        torch.vmap(lambda *x: kernels.attended(space, *x, **options)),
+    ]
+    kept = [0, 1, 3, 4]
+    some = x[0][..., kept, :], *x[1:]
+    rows = kernels.attended(space, *some, scale=0.5, mask=mask[kept])
+    expected = rows, *torch.autograd.grad(rows.square().sum(), x)
+    for way in ways:
+        found = way(*x)
+        assert not found[..., 2, :].any()
+        gradients = torch.autograd.grad(found.square().sum(), x, create_graph=True)
+        torch.testing.assert_close((found[..., kept, :], *gradients), expected)
+        second = torch.autograd.grad(sum(g.square().sum() for g in gradients), x)
+        assert all(g.isfinite().all() for g in second)
+
+
 def test_without_a_transform_attention_is_torchs_kernel(monkeypatch):
     called = []
     for name in ("scaled_dot_product_attention", "_FLASH"):
