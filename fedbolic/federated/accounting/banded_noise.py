@@ -87,5 +87,5 @@ def add_round(
     for name, noise in earlier.items():
         total -= int(coefficients[int(name)] * 2**DIGITS) * noise
     noise = (total + 2 ** (DIGITS - 1)) >> DIGITS
-    recent = [noise, *earlier.values()][: len(coefficients) - 1]
-    return {str(i): x for i, x in enumerate(recent, 1)}, noise
+    recent = {"1": noise} | {str(int(name) + 1): old for name, old in earlier.items()}
+    return {name: old for name, old in recent.items() if int(name) < len(coefficients)}, noise

@@ -76,7 +76,7 @@ def test_no_client_that_waits_changes_more_than_the_ledger_counts(bands):
 def noise_of(coefficients, own):
     nodes, found = {}, []
     for z in own:
-        nodes, noise = add_round(nodes, z, coefficients)
+        nodes, noise = add_round(dict(reversed(nodes.items())), z, coefficients)  # by any order
         assert len(nodes) < max(2, len(coefficients))
         found.append(noise)
     return torch.stack(found)
