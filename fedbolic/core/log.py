@@ -1,6 +1,8 @@
 """The logger of all packages."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 logger = logging.getLogger("fedbolic")
 
@@ -15,3 +17,20 @@ def log_fallback(text: str, *values: object) -> None:
         *values: Values of the message.
     """
     logger.info(text, *values, extra={"is_fallback": True})
+
+
+@contextlib.contextmanager
+def without_repetition() -> Iterator[None]:
+    """Context manager in which every message is logged once, as among many equal runs."""
+    seen = set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        num = len(seen)
+        seen.add(record.getMessage())
+        return len(seen) > num
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbolic.core import check
+from fedbolic.core.log import without_repetition
 from fedbolic.federated import Trainer
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
@@ -33,11 +34,12 @@ def audit_run(path: Path, *, planted: int = 1000, seed: int = 0) -> Audit:
     facts = folder.environment
     given = {n: settings[n] for n in ("engine", "cohort", "privacy") if n in settings}
     size = facts["data"]["num_clients"], facts["rounds"]
-    if given.get("privacy") is None:
-        asked = settings["method"], given["engine"], size[0]
-        found = audit_noisy(*asked, planted=planted, seed=seed)
-    else:
-        found = audit(Trainer(**given), *size, planted=planted, seed=seed)
+    with without_repetition():
+        if given.get("privacy") is None:
+            asked = settings["method"], given["engine"], size[0]
+            found = audit_noisy(*asked, planted=planted, seed=seed)
+        else:
+            found = audit(Trainer(**given), *size, planted=planted, seed=seed)
     with (path / "metrics.csv").open() as file:
         stated = [(int(r["round"]), float(r["value"])) for r in csv.DictReader(file)
                   if r["name"] == "privacy/epsilon"]  # fmt: skip

@@ -216,7 +216,7 @@ def test_planted_faults_are_found(plant, trainer, words, monkeypatch):
 
 
 def test_a_run_is_audited_by_one_command_and_a_fault_is_its_exit_code(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, capsys, caplog
 ):
     words = ["run", "--config", "private/digits", "--data.partition.num_clients", "40"]
     words += ["--privacy.noise_multiplier", "2.0", "--privacy.epsilon", "null"]
@@ -224,7 +224,11 @@ def test_a_run_is_audited_by_one_command_and_a_fault_is_its_exit_code(
     assert execute([*words, "--runs", str(tmp_path)]) == 0
     run = tmp_path / "r" / "seed0"
     capsys.readouterr()
-    assert execute(["audit", str(run)]) == 0
+    caplog.clear()
+    with caplog.at_level("INFO", "fedbolic"):
+        assert execute(["audit", str(run)]) == 0
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == len(set(logged)) > 0  # many runs, all alike
     said = capsys.readouterr().out
     assert re.search(
         r"ledger: epsilon [\d.]+; attack: at least [\d.]+ .*\nno fault was found", said
