@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -19,6 +18,7 @@ from fedbolic.federated.aggregators.channel import Channel
 from fedbolic.federated.aggregators.update import (
     MOST_WEIGHT,
     OUTLYING,
+    RowNumbers,
     StackedRow,
     Update,
     counts_of,
@@ -31,6 +31,9 @@ from fedbolic.federated.contract.method import Method
 
 READ_TOGETHER = 16
 """Results on an accelerator whose numbers are read by one transfer, for which the host waits."""
+
+UNKNOWN = RowNumbers(math.nan, {}, {})
+"""Numbers of a result of which the host knows none."""
 
 
 class UpdateFilter:
@@ -146,7 +149,7 @@ class UpdateFilter:
         )
         return outliers
 
-    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, "_Known"]]:
+    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, RowNumbers]]:
         """Results with metrics on the host, and numbers that the host knows.
 
         Nothing is done ahead on the CPU, where no transfer is saved.
@@ -194,7 +197,7 @@ def find_update_fault(
     aggregator: Aggregator | None = None,
     *,
     bounds: Callable[[Tree, float], str | None] | None = None,
-    norm: float | None = None,
+    norm: float = math.nan,
     examined: bool = False,
 ) -> str | None:
     """Reason why an update cannot be used, as text; ``None`` if it can.
@@ -207,7 +210,7 @@ def find_update_fault(
             ``None`` for the payload's own form and no further examination.
         bounds: Function of the payload and of a bound of its norm that finds numbers which the
             method does not allow.
-        norm: Upper bound of the Euclidean norm of all floating numbers; ``None`` if unknown.
+        norm: As in :class:`~fedbolic.federated.aggregators.update.RowNumbers`.
         examined: True if results with the same names, shapes and dtypes have passed before.
     """
     try:
@@ -247,14 +250,14 @@ def _find_fault_of_numbers(
     client_state: Any,
     aggregator: Aggregator | None,
     bounds: Callable[[Tree, float], str | None] | None,
-    norm: float | None,
+    norm: float,
 ) -> str | None:
     if not (_is_number(update.weight) and 0 <= update.weight <= MOST_WEIGHT):
         return f"its weight is {update.weight!r:.80}"
     if not isinstance(update.metrics, Mapping) or not all(map(_is_metric, update.metrics.items())):
         return f"its metrics are not numbers by name: {update.metrics!r:.80}"
     both = {"payload": update.payload, "client_state": client_state}
-    norm = rough_norm_of(both) if norm is None else norm
+    norm = norm if math.isfinite(norm) else rough_norm_of(both)
     if not math.isfinite(norm) and not tree.is_finite(both):
         return "its update holds NaN or infinite values"
     # the aggregator first: the bounds rely on the form of a part, such as some rows of a table
@@ -336,28 +339,12 @@ def row_of(update: object, client_state: object) -> StackedRow | None:
     return row if row.payload is update.payload and row.client_state is client_state else None
 
 
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """Numbers of a client's results that the host knows.
-
-    Args:
-        norm: Upper bound of the Euclidean norm of all floating numbers; ``None`` if unknown.
-        counts: Parts of the payload, of those that bounds compare.
-    """
-
-    norm: float | None = None
-    counts: Params = field(default_factory=dict)
-
-
-def _known_of(row: StackedRow | None) -> _Known:
+def _known_of(row: StackedRow | None) -> RowNumbers:
     """Numbers that an engine has computed for a row."""
-    if row is None or row.numbers is None:
-        return _Known()
-    norm, counts, _ = row.numbers.rows[row.index]
-    return _Known(norm, counts) if math.isfinite(norm) else _Known()
+    return row.numbers.rows[row.index] if row and row.numbers else UNKNOWN
 
 
-def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, _Known]]:
+def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, RowNumbers]]:
     """Results whose metrics have been read, and numbers that the host knows."""
     numbers = [_numbers_of(update, client_state) for _, update, client_state in results]
     found = iter(on_host([x for of_client in numbers for x in of_client.values()]))
@@ -368,7 +355,7 @@ def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, _Known]]:
             metrics = {name: float(x) for (kind, name), x in read.items() if kind == "metric"}
             update = dataclasses.replace(update, metrics={**update.metrics, **metrics})
             counts = {name: x for (kind, name), x in read.items() if kind == "count"}
-            known = _Known(float(read["norm", ""]), counts)
+            known = RowNumbers(float(read["norm", ""]), counts, metrics)
         yield client, update, client_state, known
 
 
@@ -378,7 +365,7 @@ def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[tuple[str,
     It is empty if the result cannot be examined like that, whatever it holds.
     """
     known = _known_of(row_of(update, client_state))
-    if not isinstance(update, Update) or known.norm is not None:
+    if not isinstance(update, Update) or math.isfinite(known.norm):
         return {}
     try:
         both = {"payload": update.payload, "client_state": client_state}
