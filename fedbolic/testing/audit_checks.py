@@ -73,17 +73,16 @@ def noise_covariance(ledger: PrivacyLedger) -> Float64[ndarray, "rounds rounds"]
         column = np.pad(band := banded_coefficients(n, min(period, n)), (0, n - len(band)))
         root = np.linalg.norm(column) * np.linalg.inv(toeplitz(column, np.zeros(n)))
         return root @ root.T
-    width = 2 * period.bit_length()  # a node's place among the numbers of one subtree of a round
-    own = np.eye(period * width).reshape(period, width, -1)
+    own = np.eye(2 * period)  # of nodes from left to right: leaves have the odd numbers
 
     def estimate(level: int, place: int) -> Float64[ndarray, " nodes"]:
         if level == 0:
-            return own[place, 0]
+            return own[2 * place + 1]
         weight = 1 / (2 * (1 - 2.0 ** (-level - 1)))
         halves = estimate(level - 1, 2 * place) + estimate(level - 1, 2 * place + 1)
-        return weight * own[place << level, level] + (1 - weight) * halves
+        return weight * own[(2 * place + 1) << level] + (1 - weight) * halves
 
-    sums = np.zeros((period + 1, own.shape[2]))
+    sums = np.zeros((period + 1, 2 * period))
     for t in range(1, period + 1):
         for level in range(t.bit_length()):
             sums[t] += estimate(level, (t >> level) - 1) if t >> level & 1 else 0
