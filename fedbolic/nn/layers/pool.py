@@ -81,11 +81,8 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
                 ``size`` per point, or ``size`` is given without ``batch``.
         """
         self.check(x)
-        if weights is not None and not weights.is_floating_point():
-            raise ValueError(
-                f"weights must be floating, got {weights.dtype}: pass a batch vector as batch=, "
-                "and convert counts with weights.float()"
-            )
+        if weights is not None:
+            _check_weights(weights, x)
         if size is not None and batch is None:
             raise ValueError(f"size goes with batch, got size {size} alone: pass batch as well")
         axis = self.dim % x.ndim
@@ -93,11 +90,6 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
             raise ValueError(
                 f"x must have an axis {self.dim} before that of coordinates, got shape "
                 f"{tuple(x.shape)}: choose dim between {-x.ndim} and {x.ndim - 2}"
-            )
-        if weights is not None and weights.shape != x.shape[:-1]:
-            raise ValueError(
-                f"weights must have the shape {tuple(x.shape[:-1])} of the points, got "
-                f"{tuple(weights.shape)}: use expand"
             )
         if batch is not None:
             return self._of_graphs(x, weights, batch, size)
@@ -225,3 +217,16 @@ class CentroidPool2d(HyperbolicModule[Lorentz | Poincare]):
     def extra_repr(self) -> str:
         size, stride, padding, _ = self.window
         return self.describe(kernel_size=size, stride=stride, padding=padding)
+
+
+def _check_weights(weights: Tensor, x: Tensor) -> None:
+    if not weights.is_floating_point():
+        raise ValueError(
+            f"weights must be floating, got {weights.dtype}: pass a batch vector as batch=, "
+            "and convert counts with weights.float()"
+        )
+    if weights.shape != x.shape[:-1]:
+        raise ValueError(
+            f"weights must have the shape {tuple(x.shape[:-1])} of the points, got "
+            f"{tuple(weights.shape)}: use expand"
+        )
