@@ -43,15 +43,21 @@ def platt_scaling(
     if len(scores) > MANY:
         slope, intercept = platt_scaling(scores[::APART], positive[::APART], shift=shift)
         weights = np.array([slope * scale, intercept])[: len(inputs)]
+    weights = _minimise(inputs, targets, weights)
+    slope, intercept = (*weights, 0.0)[:2]
+    return float(slope) / scale, float(intercept)
+
+
+def _minimise(inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weights of the least cross-entropy, by Newton steps that are halved until it falls."""
     share, loss = _share_and_loss(weights @ inputs, targets)
     ridge = TINY * np.eye(len(weights))
     for _ in range(MAX_STEPS):
         gradient = inputs @ (share - targets)
         curvature = (inputs * (share * (1 - share))) @ inputs.T + ridge
-        step = np.linalg.solve(curvature, gradient) if shift else gradient / curvature[0]
+        step = np.linalg.solve(curvature, gradient) if len(weights) > 1 else gradient / curvature[0]
         if np.abs(gradient @ step) <= TINY:
-            weights = weights - step
-            break
+            return weights - step
         before, length = loss, 1.0
         while True:
             new = weights - length * step
@@ -60,8 +66,7 @@ def platt_scaling(
                 break
             length /= 2
         weights = new
-    slope, intercept = (*weights, 0.0)[:2]
-    return float(slope) / scale, float(intercept)
+    return weights
 
 
 def _share_and_loss(odds: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, float]:

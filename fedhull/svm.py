@@ -91,7 +91,8 @@ def fit_normal(
     w = np.zeros(features.shape[1])
     if len(signs) > MANY:
         w = fit_normal(features[::APART], signs[::APART], C=APART * C, loss=loss).w
-    columns = np.multiply(features.T, signs, order="C")  # few long rows: products are faster
+    # a few long rows, with which products are faster
+    columns = np.multiply(features.T, signs, order="C", dtype=np.float64)
     if loss == "hinge":
         return _fit_hinge(columns, C, w)
     problem = _Smoothed(columns, C, np.zeros(len(signs)), width=0.5, top=np.inf)

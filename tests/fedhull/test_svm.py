@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.svm import LinearSVC
@@ -82,6 +83,15 @@ def test_many_examples_are_certified_in_any_order(loss, order):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_examples_of_other_types_are_those_of_their_values(loss, dtype):
+    x, y = examples(2, 40)
+    x, y = (4 * x).astype(dtype), y.astype(dtype)
+    expected = fit_normal(x.astype(float), y.astype(float), C=1.0, loss=loss).w
+    np.testing.assert_array_equal(fit_normal(x, y, C=1.0, loss=loss).w, expected)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 @pytest.mark.parametrize("C", [0.1, 5.0, 2e4])
 def test_degenerate_data_are_no_special_case(loss, C):
     p = np.array([1.0, 0.3])
@@ -128,3 +138,19 @@ def test_platt_scaling_is_that_of_scikit_learn(seed, n, apart):
     a, b = platt_scaling(model.decision_function(x), y > 0)
     ours = 1 / (1 + np.exp(-a * model.decision_function(x) - b))
     np.testing.assert_allclose(ours, theirs.predict_proba(x)[:, 1], atol=2e-3)
+
+
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("order", ["mixed", "sorted"])
+def test_platt_scaling_of_many_scores_is_optimal_in_any_order(order, shift):
+    """A convex loss is least where its gradient is 0. Every eighth score may be of one class."""
+    x, y = examples(1, 5000, dim=1)
+    if order == "sorted":
+        x, y = x[y.argsort()], np.sort(y)
+        y[::8] = 1.0
+    scores, positive = x[:, 0], y > 0
+    a, b = platt_scaling(scores, positive, shift=shift)
+    ends = (positive.sum() + 1) / (positive.sum() + 2), 1 / ((~positive).sum() + 2)
+    excess = expit(a * scores + b) - np.where(positive, *ends)
+    assert abs(excess @ scores) < 1e-3
+    assert abs(excess.sum()) < 1e-3 if shift else b == 0
