@@ -131,17 +131,18 @@ def fly_hash(
             )
     # written in place: small results between large temporaries would keep the heap from shrinking
     found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
-    compiled = kernel.FOUND and x.device.type == "cpu" and _repays(len(x) * rows.numel())
-    search = _compiled if compiled else _by_torch
+    search = _compiled if _repays(x, rows) else _by_torch
     search(x, rows.to(x.device), None if signs is None else signs.to(x.device), found)
     return found
 
 
-def _repays(additions: int) -> bool:
+def _repays(x: Tensor, rows: Tensor) -> bool:
     """True if compiled code is there, or torch would have added up too much without it."""
+    if not kernel.FOUND or x.device.type != "cpu":
+        return False
     if kernel.is_compiled():
         return True
-    _added[0] += additions
+    _added[0] += len(x) * rows.numel()
     return _added[0] > _UNCOMPILED
 
 

@@ -43,6 +43,8 @@ def njit(function: Callable) -> Callable:
 def is_compiled() -> bool:
     """True if the hash is compiled in this process, or an earlier one has stored it."""
     compiled: Any = _winners
+    if not hasattr(compiled, "signatures"):  # numba is told not to compile anything
+        return True
     return bool(compiled.signatures) or any(
         Path(compiled.stats.cache_path).glob(f"{Path(__file__).stem}._winners-*.nbi")
     )

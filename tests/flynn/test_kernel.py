@@ -82,6 +82,13 @@ def test_rows_in_an_order_that_misleads_about_those_to_come(descending, top):
         assert (compiled(x, ordered, active) == sorted_sums(x, ordered, active)).all()
 
 
+def test_where_numba_is_told_to_compile_nothing_there_is_nothing_to_wait_for(monkeypatch):
+    """With ``NUMBA_DISABLE_JIT`` its decorator returns the function."""
+    assert isinstance(kernel.is_compiled(), bool)
+    monkeypatch.setattr(kernel, "_winners", kernel._winners.py_func)
+    assert kernel.is_compiled()
+
+
 @given(st.integers(1, 40), st.integers(1, 300), st.data())
 def test_picked_inputs_are_those_of_the_books_loop(d, dim, data):
     fan_in = data.draw(st.integers(1, d))
