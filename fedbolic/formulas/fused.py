@@ -103,21 +103,14 @@ def fused(
 
         @staticmethod
         def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-            inputs, parts = _known(formula, ctx)
-            if formula.unread:
-                if grad_outputs[0] is None:
-                    return (None,) * len(inputs)
-                parts = grad_outputs[0], *parts  # of the shape of the output
-            return _gradients(formula, inputs, parts, grad_outputs)
+            return _gradients(formula, *_known(formula, ctx), grad_outputs)
 
     class Eager(Traced):
         """Form with a forward derivative."""
 
         @staticmethod
         def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, ...]:
-            inputs, parts = _known(formula, ctx)
-            parts = formula.parts(*inputs) if formula.unread else parts
-            return _directional(formula, inputs, parts, grad_inputs)
+            return _directional(formula, *_known(formula, ctx), grad_inputs)
 
     def function(*inputs: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -136,10 +129,10 @@ def _keep(formula: type[Formula], ctx: Any, inputs: tuple, output: tuple[Tensor,
     """Save what derivatives read, for :func:`_known`."""
     inputs = inputs[formula.viewed :]
     ctx.constants = [None if isinstance(x, Tensor) else x for x in inputs]
-    kept = tuple(x for x in inputs if isinstance(x, Tensor))
-    saved = *kept, *output[formula.unread :]
-    ctx.save_for_backward(*saved)
-    ctx.save_for_forward(*saved)  # the same: ``vmap`` keeps the axes of the last ones
+    # the same for both: of two lists, ``vmap`` would take the later one's mapped axes for each
+    kept = (*(x for x in inputs if isinstance(x, Tensor)), *output[formula.unread :])
+    ctx.save_for_backward(*kept)
+    ctx.save_for_forward(*kept)
     ctx.set_materialize_grads(False)
 
 
@@ -216,10 +209,10 @@ def _values(
 
 
 def _known(formula: type[Formula], ctx: Any) -> tuple[tuple, tuple]:
-    """Inputs and parts."""
+    """Inputs and parts, the first of which is ``None`` if it is unread."""
     saved = iter(ctx.saved_tensors)
     inputs = [next(saved) if x is None else x for x in ctx.constants]
-    parts = tuple(saved)
+    parts: tuple[Any, ...] = (None, *saved) if formula.unread else tuple(saved)
     return (formula.first(parts), *inputs) if formula.viewed else tuple(inputs), parts
 
 
@@ -228,6 +221,8 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """Gradients in the shapes of the inputs; differentiable if autograd builds a graph."""
     grads = grad_outputs[: formula.outputs]
+    if all(g is None for g in grads):
+        return (None,) * len(inputs)
     if not formula.closed:
         if torch.is_grad_enabled() or forward_ad._current_level >= 0:
             parts = formula.parts(*inputs)
@@ -252,6 +247,8 @@ def _directional(
         given = ((made[i], inputs[i]) for i in moved)
         return tuple(torch.zeros_like(x) if g is None else g for g, x in given)
 
+    if formula.unread:
+        parts = formula.parts(*inputs)  # for the shape of the output
     zeros = [torch.zeros_like(part) for part in parts]
     push = torch.func.vjp(transposed, *zeros[: formula.outputs])[1]
     return (*push(tuple(tangents[i] for i in moved)), *zeros[formula.outputs :])
