@@ -310,6 +310,8 @@ def report_hyperbolix(python: str, known: Mapping[Key, Figures]) -> None:
             )
     print(f"\n**hyperbolix**\n\n{head('operation', *(f'{s}, {n}' for s, n in columns))}")
     for operation in theirs[next(iter(SIZES))]:
+        if any((size, operation) not in known for size in SIZES):
+            continue  # left out by --only
         cells = [
             known[size, operation][f"{OURS} {name} us"] / theirs[size][operation][name]
             for size, name in columns

@@ -166,7 +166,7 @@ def tangents(
         points: Reference points, the base points of the tangent spaces.
         c: Minus the curvature, above 0.
     """
-    columns = torch.from_numpy(np.ascontiguousarray(X.T))  # few long rows: sums are faster
+    columns = torch.from_numpy(np.ascontiguousarray(X.T))  # sums over few coordinates: faster
     return Poincare(c).logmap(torch.from_numpy(points)[:, None], columns.T).numpy()
 
 
