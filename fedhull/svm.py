@@ -69,8 +69,7 @@ def fit_normal(
         loss: ``hinge`` as printed in the paper, or ``squared_hinge`` as in the authors' code.
 
     Raises:
-        ValueError: If ``C`` is not above 0, ``loss`` is unknown, or the signs are not one +1 or -1
-            for each example.
+        ValueError: If ``C`` is not above 0, ``loss`` is unknown, or a sign is not +1 or -1.
 
     References:
         Prakash et al. (2024), Eq. (7), arXiv:2308.06895; Rockafellar (1976), Augmented Lagrangians
