@@ -1,5 +1,6 @@
 """The trainer: runs the rounds of a federated method and scores them."""
 
+import contextlib
 import dataclasses
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -271,7 +272,8 @@ class Trainer:
             done = TrainerState(server_state, states, state.round + 1)
             return self._scores(method, data, rng, done)
 
-        held, results = take_unread(results)
+        with _stopping(state.round + 1):
+            held, results = take_unread(results)
         if not held:
             return None, results
         return Speculation.of(exchange, state.server_state, held, scored), results
@@ -286,10 +288,8 @@ class Trainer:
         """The aggregated update, and the next states of the server and of privacy."""
         current = state.round + 1
         given = exchange, updates, state.server_state, state.privacy
-        try:
+        with _stopping(current):
             total, privacy = aggregation.aggregate(*given, round=current)
-        except ValueError as error:  # no update is usable, or a channel does not fit the payload
-            raise RunStoppedError(f"round {current}: {error}") from error
         for channel in reversed(self.channels):
             total = channel.receive(total)
         return total, exchange.method.server_update(state.server_state, total), privacy
@@ -367,6 +367,15 @@ class Trainer:
         else:
             members = self.cohort.sample(ids, stream.at("cohort"), place=place)
         return tuple(i for i in members if i not in state.quarantined)
+
+
+@contextlib.contextmanager
+def _stopping(current: int) -> Iterator[None]:
+    """Stop the run where no update is usable, or an engine or a channel cannot take a payload."""
+    try:
+        yield
+    except ValueError as error:
+        raise RunStoppedError(f"round {current}: {error}") from error
 
 
 def _stream(rng: Rng | int) -> Rng:

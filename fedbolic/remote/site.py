@@ -138,7 +138,7 @@ class Site:
                 raise SiteLimitError(f"this site answers {number} {kind}")
             self._append({"event": "asked", "kind": kind, "request": name, **facts})
 
-    def _most(self, kind: str) -> float:
+    def _most(self, kind: str) -> int | float:
         """Largest number of different requests of a kind."""
         if kind not in REQUEST_KINDS:
             return 0

@@ -79,6 +79,7 @@ def add_round(
         coefficients: Result of :func:`banded_coefficients`.
 
     Example:
+        >>> import torch
         >>> first, noise = add_round({}, torch.tensor([512]), (1.0, 0.5))
         >>> noise, add_round(first, torch.tensor([0]), (1.0, 0.5))[1]
         (tensor([2]), tensor([-1]))

@@ -9,7 +9,16 @@ import torch
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.data import Examples
-from fedbolic.federated import Batched, Evaluation, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.federated import (
+    Attacked,
+    Batched,
+    Evaluation,
+    Graphed,
+    LocalTraining,
+    Sequential,
+    SignFlip,
+    Trainer,
+)
 from fedbolic.federated.aggregators.update import Unread
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.server_optimizer import ServerSGD
@@ -95,6 +104,12 @@ def test_a_state_that_is_not_finite_stops_the_run():
         texts.append(str(error.value))
     assert texts[0] == texts[1]
     assert "would hold NaN or infinite values" in texts[0]
+
+
+def test_an_engine_that_cannot_take_a_payload_stops_the_run():
+    engine = Attacked(SignFlip(), (1,), inner=Batched(), part="mu")
+    with rehearsal(), pytest.raises(RunStoppedError, match="round 1: Attacked replaces"):
+        trained(engine, METHODS["sums"], DATA, device=CUDA)
 
 
 def test_payloads_of_too_many_bytes_are_not_held(monkeypatch):
