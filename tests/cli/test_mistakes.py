@@ -49,7 +49,7 @@ MISTAKES = {
         "run --data TableFile --data.path table.csv",
         ["Partitioned has no option path", "begin with --data.dataset"],
     ),
-    "a class without a short name": ("run --method ShopSum", ["ShopSum", "import path"]),
+    "a class without a short name": ("run --method Krakatau", ["Krakatau", "import path"]),
     "a number for a list": (
         "run --data Digits --data.dataset ImageFolder --data.dataset.size 8",
         ["size: it must be a list, such as [8,8]"],
