@@ -57,7 +57,7 @@ def write_programs(folder: Path) -> socket.socket:
     Returns:
         Socket to which they connect, the standard input of their fork server.
     """
-    folder.mkdir()
+    folder.mkdir(mode=0o700)  # whoever reaches the socket can call any function
     for name, function in _PROGRAMS.items():
         words = [sys.executable, "-IS", "-c", _SCRIPT, str(folder.absolute()), function, name]
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')

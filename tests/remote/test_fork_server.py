@@ -22,6 +22,7 @@ def test_a_program_is_a_fork_with_its_own_arguments_and_streams(tmp_path, monkey
     )
     words = [sys.executable, "-c", f"{code}; fork_server.main()", "telling"]
     listener = fork_server.write_programs(programs)
+    assert programs.stat().st_mode & 0o777 == 0o700
     with listener, subprocess.Popen(words, stdin=listener) as server:
         try:
             program = [programs / "tell", "--to", "two words"]
