@@ -118,14 +118,14 @@ def longer_deltas(monkeypatch):
 @pytest.mark.parametrize(
     ("plant", "method", "words"),
     [
-        (little_noise, WHOLE, r"the noise is 0\.(7[6-9]\d*|8([0-4]\d*)?) times"),
+        (little_noise, WHOLE, r"the noise is 0\.(7[3-9]\d*|8([0-6]\d*)?) times"),
         (unclipped, WHOLE, "a contribution is not the bound"),
         (one_key, WHOLE, "follows from the seed"),
         (public_batches, BATCHES, "batches follow from the seed"),
         (too_many_batches, BATCHES, "more or fewer than the ledger's rate"),
         (wrong_divisor, WHOLE, "a contribution is not the bound"),
         (same_noise_in_all_rounds, ONCE, "two rounds is correlated"),
-        (noise_of_all_clients_counts, SUM, r"the noise is 0\.(7[7-9]\d*|8([0-6]\d*)?) times"),
+        (noise_of_all_clients_counts, SUM, r"the noise is 0\.(7[5-9]\d*|8([0-8]\d*)?) times"),
         (keys_of_the_seed, SUM, "follows from the seed"),
         (longer_deltas, SUM, "a contribution is not the bound"),
     ],
