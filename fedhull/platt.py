@@ -1,5 +1,7 @@
 """Platt scaling of a classifier's scores to the log-odds of its class."""
 
+import math
+
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -51,6 +53,9 @@ def platt_scaling(
 def _minimise(inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Weights of the least cross-entropy, by Newton steps that are halved until it falls."""
     share, loss = _share_and_loss(weights @ inputs, targets)
+    if loss > math.log(2) * len(targets):  # worse than 0: so far out, steps may not converge
+        weights = np.zeros(len(weights))
+        share, loss = _share_and_loss(weights @ inputs, targets)
     ridge = TINY * np.eye(len(weights))
     for _ in range(MAX_STEPS):
         gradient = inputs @ (share - targets)

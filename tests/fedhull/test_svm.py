@@ -141,13 +141,18 @@ def test_platt_scaling_is_that_of_scikit_learn(seed, n, apart):
 
 
 @pytest.mark.parametrize("shift", [True, False])
-@pytest.mark.parametrize("order", ["mixed", "sorted"])
+@pytest.mark.parametrize("order", ["mixed", "sorted", "small"])
 def test_platt_scaling_of_many_scores_is_optimal_in_any_order(order, shift):
-    """A convex loss is least where its gradient is 0. Every eighth score may be of one class."""
+    """A convex loss is least where its gradient is 0.
+
+    Every eighth score may be of one class, or so small that its slope is far too large for others.
+    """
     x, y = examples(1, 5000, dim=1)
     if order == "sorted":
         x, y = x[y.argsort()], np.sort(y)
         y[::8] = 1.0
+    if order == "small":
+        x[::8] = 1e-100 * y[::8, None]
     scores, positive = x[:, 0], y > 0
     a, b = platt_scaling(scores, positive, shift=shift)
     ends = (positive.sum() + 1) / (positive.sum() + 2), 1 / ((~positive).sum() + 2)
