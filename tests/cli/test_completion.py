@@ -60,11 +60,13 @@ def test_zsh_completes_the_name_of_a_class(script, tmp_path):
     with subprocess.Popen(["zsh", "-fi"], **streams, env=home, start_new_session=True) as shell:
         os.close(terminal)
         told = b""
-        for keys, shown in {f"source {script}; print 'sour''ced'\n": b"sourced",
-                            "fedbolic run --method Hyp\t": b"HyperFed"}.items():  # fmt: skip
-            os.write(keyboard, keys.encode())
-            while shown not in told:
-                assert select.select([keyboard], [], [], 60)[0], told
-                told += os.read(keyboard, 1024)
-        shell.kill()
-    os.close(keyboard)
+        try:
+            for keys, shown in {f"source {script}; print 'sour''ced'\n": b"sourced",
+                                "fedbolic run --method Hyp\t": b"HyperFed"}.items():  # fmt: skip
+                os.write(keyboard, keys.encode())
+                while shown not in told:
+                    assert select.select([keyboard], [], [], 60)[0], told
+                    told += os.read(keyboard, 1024)
+        finally:  # else a test that fails waits for the shell for ever
+            shell.kill()
+            os.close(keyboard)
