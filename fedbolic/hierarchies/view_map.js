@@ -129,7 +129,7 @@ function resize() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const get = name => style.getPropertyValue(name).trim();
   colours = {ink: get("--ink"), halo: get("--disc"), disc: get("--disc"), rim: get("--rim"), grey: get("--soft"),
-    accent: get("--accent"), light: dark ? "74%" : "55%", chroma: dark ? ".13" : ".15"};
+    accent: get("--accent"), light: dark ? "74%" : "55%", chroma: dark ? ".13" : ".15", opacity: dark ? 1.5 : 1};
 }
 
 function tone(i) {
@@ -230,7 +230,7 @@ function drawEdges(visible, limit) {
   const flush = each => {
     if (!lines[each].count) return;
     pen.lineWidth = WIDTHS[each];
-    pen.globalAlpha = ALPHAS[each];
+    pen.globalAlpha = Math.min(1, ALPHAS[each] * colours.opacity);
     pen.stroke(lines[each].path);
     lines[each] = {path: new Path2D(), count: 0};
   };
