@@ -9,7 +9,7 @@ from fedbolic.core.rng import Rng
 from flynn.noise import Noise
 from tests.seeded import SeededKeys
 
-ALPHA = 1e-4
+ALPHA = 1e-9
 """Rate at which a correct sampler fails a test of fit; with a seed, the outcome never changes."""
 
 

@@ -23,7 +23,7 @@ from tests.seeded import SeededKeys
 PRIVACY = ClientPrivacy(dp_delta=1e-5, noise_multiplier=1.0, clip_norm=0.5)
 ALL = Trainer(privacy=PRIVACY)
 ADAPTIVE = Trainer(privacy=dataclasses.replace(PRIVACY, adaptive=AdaptiveClipping(count_noise=2.0)))
-SAMPLED = Trainer(cohort=Cohort(0.3, sampling="poisson"), privacy=PRIVACY)
+SAMPLED = Trainer(cohort=Cohort(0.29, sampling="poisson"), privacy=PRIVACY)  # 11.6 of 40 clients
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def single_precision(monkeypatch):
 
 def short_seed(monkeypatch):
     def stream(self, rng):
-        seed = int(torch.empty((), dtype=torch.int64).random_(2**32))
+        seed = int(torch.empty((), dtype=torch.int64).random_(2**30))  # 32 equal keys in the mean
         return SecretStream(hashlib.sha256(str(seed).encode()).digest())
 
     monkeypatch.setattr(SystemKeys, "stream", stream)
