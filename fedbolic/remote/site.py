@@ -184,7 +184,7 @@ class Site:
         public, last, faults = read_identity(self.folder, 0), "", list[str]()
         if not self.file.exists():
             raise FileNotFoundError(f"{self.file} is missing")
-        asked, messages = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        asked, messages = defaultdict[str, set[str]](set), defaultdict[str, dict[str, None]](dict)
         releases, epsilons = Counter[str](), dict[str, tuple[float, int]]()
         try:
             for number, (entry, signature, digest) in enumerate(self._lines(), 1):
@@ -197,7 +197,7 @@ class Site:
                 if entry["event"] == "asked":
                     asked[entry["kind"]].add(entry["request"])
                     if "path" in entry and entry["kind"] == "train":
-                        messages[entry["path"]].add(entry["message"])
+                        messages[_exchange(entry["path"])][entry["message"]] = None
                 if entry["event"] == "told" and not any(
                     entry["request"] in names for names in asked.values()
                 ):
@@ -212,7 +212,8 @@ class Site:
                 faults.append(f"{len(names)} requests of {kind} were answered, not {most}")
         epsilon = sum(e * -(-releases[m] // rounds) for m, (e, rounds) in epsilons.items())
         counts = {kind: len(asked[kind]) for kind in REQUEST_KINDS if asked[kind]}
-        return SiteReport(self.folder.name, counts, epsilon, dict(messages), tuple(faults))
+        received = {path: tuple(digests) for path, digests in messages.items()}
+        return SiteReport(self.folder.name, counts, epsilon, received, tuple(faults))
 
 
 @dataclass(frozen=True)
@@ -223,14 +224,15 @@ class SiteReport:
         name: Name of the site's folder.
         counts: Number of different requests of every kind.
         epsilon: Epsilon of all that was charged to accounts, plans counted whole.
-        messages: Digests of the server's messages by exchange; more than one if it asked again.
+        messages: Digests of the server's different messages by exchange, in the order of arrival;
+            more than one if it asked again.
         faults: What is wrong, one sentence each.
     """
 
     name: str
     counts: dict[str, int]
     epsilon: float
-    messages: dict[str, set[str]]
+    messages: dict[str, tuple[str, ...]]
     faults: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -256,11 +258,19 @@ def different_messages(reports: list[SiteReport]) -> list[str]:
     Args:
         reports: Reports of the sites of one run.
     """
-    found = defaultdict[str, set[frozenset[str]]](set)
+    found = defaultdict[str, set[tuple[str, ...]]](set)
     for report in reports:
         for path, messages in report.messages.items():
-            found[path].add(frozenset(messages))
+            found[path].add(messages)
     return [path for path, messages in found.items() if len(messages) > 1]
+
+
+def _exchange(path: str) -> str:
+    """One text for all texts of a path, which a server may write with other spaces."""
+    try:
+        return json.dumps(json.loads(path))
+    except (ValueError, RecursionError):
+        return path
 
 
 def _text(entry: dict[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ from fedbolic.cli.commands import execute
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.nodes import Nodes
 from fedbolic.remote.site import Site, SiteLimitError, different_messages
+from fedbolic.testing.audit import Audit
 from tests.federated.simple_method import SMALL, federation, train
 from tests.remote.transports import Here
 
@@ -190,6 +191,19 @@ def test_sites_with_different_messages_are_reported(tmp_path):
     # who asks once more with the message of the others does not hide the first one
     sites[0].answer("train", {"message": {"w": 2.0}, "path": "second"}, lambda _: {})
     assert different_messages([site.check() for site in sites]) == ["second"]
+    # nor does who asks both once more, each with the message of the other
+    sites[1].answer("train", {"message": {"w": 1.0}, "path": "second"}, lambda _: {})
+    assert different_messages([site.check() for site in sites]) == ["second"]
+
+
+def test_an_exchange_that_is_written_otherwise_is_the_same(tmp_path):
+    sites = [Site.create(tmp_path / name) for name in "ab"]
+    for site, path in zip(sites, ('["round", 1]', '["\\u0072ound",1]'), strict=True):
+        site.answer("train", {"message": {"w": len(path)}, "path": path}, lambda _: {})
+        site.answer("train", {"message": {"w": 0}, "path": "[" * 10**5}, lambda _: {})
+    reports = [site.check() for site in sites]
+    assert different_messages(reports) == ['["round", 1]']
+    assert not any(report.faults for report in reports)
 
 
 def test_costs_are_those_of_the_account(tmp_path):
@@ -221,3 +235,21 @@ def test_a_site_is_created_by_a_command(tmp_path, capsys):
     assert Site(tmp_path / "site").limits == {"train": 30, "scores": 0}
     assert str(tmp_path / "site") in capsys.readouterr().out
     assert (tmp_path / "site" / "0.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_audit_checks_the_sites_that_it_is_given(told, tmp_path, capsys, monkeypatch):
+    sound = Audit(ledger=1.0, bound=0.5, ideals=(0.6,), faults=())
+    monkeypatch.setattr("fedbolic.testing.run_audit.audit_run", lambda *_, **__: sound)
+    other = Site.create(tmp_path / "other")
+    path = next(iter(Site(told[0][1].folder).check().messages))
+    other.answer("train", {"message": {"w": 0}, "path": path}, lambda _: {})
+    folder = copied(told[0][1], tmp_path)
+    words = ["audit", str(tmp_path), "--sites", str(folder), str(other.folder)]
+    assert execute(words) == 0
+    said = capsys.readouterr().out
+    assert "site copy: 3 train" in said
+    assert f"sites received different messages in {path}\n" in said
+    lines = (folder / "transcript").read_bytes().splitlines(keepends=True)
+    (folder / "transcript").write_bytes(b"".join(lines[1:]))
+    assert execute(words) != 0
+    assert "FAULT: site copy: a line is missing" in capsys.readouterr().out
