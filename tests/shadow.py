@@ -193,6 +193,8 @@ class Dispatch(TorchDispatchMode):
 
 def _refuse_mixture(name, args, tensors, there):
     """Raise the error of CUDA if an operation mixes tensors of several devices."""
+    if any(x.is_meta and not isinstance(x, Shadow) for x in tensors):
+        raise RuntimeError(f"{name}: got a tensor without values, such as torch makes of a list")
     labels = {x.device_label for x in there}
     copies = name in ("_to_copy", "copy_")
     if len(labels) > 1 and not copies:
@@ -237,16 +239,47 @@ def _described(arguments):
     return repr(mapped(described, arguments))
 
 
-@contextlib.contextmanager
-def device(monkeypatch, dispatch=None):
-    """The shadow device, active within the block; yields the mode that counts its work."""
-    made = torch.tensor
+def _copy_numbers(monkeypatch):
+    """Copy Python's numbers to the device by way of the CPU: on ``meta``, torch drops them."""
+    made, as_tensor, base = torch.tensor, torch.as_tensor, torch._C.TensorBase
 
     def tensor(data, *args, device=None, **options):
         x = made(data, *args, **options)
         return x if device is None else x.to(device)
 
+    def placed(data, dtype=None, device=None):
+        x = as_tensor(data, dtype=dtype)
+        return x if device is None else x.to(device)
+
+    def new_tensor(x, data, *, dtype=None, device=None):
+        return tensor(data, dtype=dtype or x.dtype, device=device or x.device)
+
+    def with_tensors(x, index):
+        if x.device.type == "cpu":
+            return index
+        parts = index if isinstance(index, tuple) else (index,)
+        return tuple(
+            made(part, dtype=None if part else torch.int64) if isinstance(part, list) else part
+            for part in parts
+        )
+
+    def get(x, index):
+        return base.__getitem__(x, with_tensors(x, index))
+
+    def put(x, index, value):
+        base.__setitem__(x, with_tensors(x, index), value)
+
     monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(torch, "as_tensor", placed)
+    methods = {"new_tensor": new_tensor, "__getitem__": get, "__setitem__": put}
+    for name, method in methods.items():
+        monkeypatch.setattr(Tensor, name, method)
+
+
+@contextlib.contextmanager
+def device(monkeypatch, dispatch=None):
+    """The shadow device, active within the block; yields the mode that counts its work."""
+    _copy_numbers(monkeypatch)
     monkeypatch.setattr(tree, "TENSORS", (*tree.TENSORS, Shadow))  # as a GPU's tensors would be
     with dispatch or Dispatch() as active:
         yield active

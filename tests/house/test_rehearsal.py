@@ -26,6 +26,7 @@ from fedbolic.federated import (
 from fedbolic.federated.batched.replay import Replay
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.scores.metrics import EXTRA_METRICS, extra_scores, measuring
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import ConvNet
 from fedbolic.nn.network.resnet import ResNet
@@ -109,6 +110,19 @@ def assert_is_that_on_the_cpu(name, found, rows):
         torch.testing.assert_close(found[path], value, rtol=NEAR, atol=NEAR, msg=path)
     assert [row[:3] for row in rows] == [row[:3] for row in told]
     assert [row.value for row in rows] == pytest.approx([row.value for row in told], abs=NEAR)
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_every_score_by_name_is_that_on_the_cpu(num_classes):
+    generator = torch.Generator().manual_seed(num_classes)
+    logits = torch.randn(40, num_classes, dtype=torch.float64, generator=generator)
+    labels = torch.randint(num_classes, (40,), generator=generator)
+    with measuring(EXTRA_METRICS):
+        expected = extra_scores(logits, labels)
+        with rehearsal():
+            found = extra_scores(logits.to(CUDA), labels.to(CUDA))
+    assert expected.keys() >= {*EXTRA_METRICS}
+    assert found == pytest.approx(expected, abs=NEAR)
 
 
 @pytest.mark.parametrize(

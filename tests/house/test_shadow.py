@@ -64,6 +64,7 @@ WORK = {
     "a copy up": (lambda x: torch.ones(3).to(x.device), {"launches": 1, "uploads": 1}),
     "a new tensor": (lambda x: torch.tensor([1.0], device=x.device), {"launches": 1, "uploads": 1}),
     "an index from the host": (lambda x: x[torch.tensor([0])], {"launches": 1, "uploads": 1}),
+    "an index by a list": (lambda x: x[[0]], {"launches": 1, "uploads": 1}),
     "zeros": (lambda x: torch.zeros(3, device=x.device), {"launches": 1}),
     "storage": (lambda x: torch.empty_like(x), {"views": 1}),
     "one sum of many": (lambda x: torch._foreach_add([x, x, x], 1), {"launches": 1}),
@@ -78,6 +79,44 @@ def test_work_is_counted_as_on_a_gpu(name, device):
     device.work.clear()
     function(x)
     assert {kind: n for kind, n in device.work.total().items() if n} == expected
+
+
+def with_rows(x, index):
+    x = x.clone()
+    x[index] = 7.0
+    return x
+
+
+NUMBERS = {
+    "rows": lambda x: x[[2, 0]],
+    "columns": lambda x: x[:, [1]],
+    "places": lambda x: x[[0, 2], [1, 0]],
+    "a table of rows": lambda x: x[..., [[0, 1], [1, 0]]],
+    "a mask": lambda x: x[[True, False, True]],
+    "no rows": lambda x: x[[]],
+    "rows that are written": lambda x: with_rows(x, [0, 2]),
+    "columns by vmap": lambda x: torch.vmap(lambda row: row[[1, 1, 0]])(x),
+    "a gradient": lambda x: torch.func.grad(lambda y: y[[0, 0, 1]].square().sum())(x),
+    "a tensor": lambda x: x + torch.tensor([1.0, 2.0], device=x.device),
+    "a tensor like another": lambda x: x + x.new_tensor([1.0, 2.0]),
+    "a number": lambda x: x * torch.as_tensor(3.0, device=x.device),
+}
+"""Functions of a matrix with Python's numbers in lists, of which torch makes tensors."""
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_in_a_list_reach_the_device(name, device):
+    x = torch.arange(6.0).view(3, 2)
+    found, expected = NUMBERS[name](x.to(shadow.DEVICE)), NUMBERS[name](x)
+    assert found.shape == expected.shape
+    assert found.tolist() == expected.tolist()
+
+
+def test_a_tensor_without_values_is_refused(device):
+    x = torch.arange(2.0).to(shadow.DEVICE)
+    for function in (lambda: x[range(2)], lambda: x * torch.asarray(2.0, device=shadow.DEVICE)):
+        with pytest.raises(RuntimeError, match="without values"):
+            function()
 
 
 SCORED = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
