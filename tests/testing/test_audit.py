@@ -18,12 +18,20 @@ from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy import aggregation
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.testing.audit import attacked, audit, chance, lower_bound
+from fedbolic.testing.audit_checks import _faults_of_noise
 from tests.seeded import SeededKeys
 
 PRIVACY = ClientPrivacy(dp_delta=1e-5, noise_multiplier=1.0, clip_norm=0.5)
 ALL = Trainer(privacy=PRIVACY)
 ADAPTIVE = Trainer(privacy=dataclasses.replace(PRIVACY, adaptive=AdaptiveClipping(count_noise=2.0)))
 SAMPLED = Trainer(cohort=Cohort(0.29, sampling="poisson"), privacy=PRIVACY)  # 11.6 of 40 clients
+TREE = Trainer(
+    cohort=Cohort(0.25, sampling="once"), privacy=dataclasses.replace(PRIVACY, correlation="tree")
+)
+BANDED = Trainer(
+    cohort=Cohort(0.5, sampling="cyclic"),
+    privacy=dataclasses.replace(PRIVACY, correlation="banded"),
+)
 
 
 @pytest.mark.parametrize(
@@ -34,14 +42,8 @@ SAMPLED = Trainer(cohort=Cohort(0.29, sampling="poisson"), privacy=PRIVACY)  # 1
         SAMPLED,
         Trainer(cohort=Cohort(0.5), privacy=PRIVACY),
         Trainer(cohort=Cohort(0.25, sampling="once"), privacy=PRIVACY),
-        Trainer(
-            cohort=Cohort(0.25, sampling="once"),
-            privacy=dataclasses.replace(PRIVACY, correlation="tree"),
-        ),
-        Trainer(
-            cohort=Cohort(0.5, sampling="cyclic"),
-            privacy=dataclasses.replace(PRIVACY, correlation="banded"),
-        ),
+        TREE,
+        BANDED,
         Trainer(privacy=dataclasses.replace(PRIVACY, placement="clients")),
     ],
     ids=["all", "adaptive", "poisson", "fixed", "once", "tree", "banded", "clients"],
@@ -213,6 +215,15 @@ def test_planted_faults_are_found(plant, trainer, words, monkeypatch):
     plant(monkeypatch)
     found = audit(trainer, 40, 2, planted=40)
     assert any(re.search(words, fault) for fault in found.faults), found
+
+
+@pytest.mark.parametrize("trainer", [TREE, BANDED], ids=["tree", "banded"])
+def test_noise_that_takes_nothing_back_is_found(trainer, monkeypatch):
+    for name in ("add_leaf", "add_round"):
+        whole = getattr(aggregation, name)
+        monkeypatch.setattr(aggregation, name, lambda _, *given, whole=whole: whole({}, *given))
+    faults = _faults_of_noise(trainer, 40, 1.0, 0)
+    assert "the noise of two rounds is correlated otherwise than the ledger assumes" in faults
 
 
 def test_a_run_is_audited_by_one_command_and_a_fault_is_its_exit_code(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fedbolic.federated import (
     SumPrivacy,
     Trainer,
 )
+from fedbolic.federated.accounting.banded_noise import DIGITS
 from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.noise import draws
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
@@ -114,11 +116,13 @@ def test_the_noisy_sum_is_a_vector_of_whole_units_whatever_the_clients_sent(kind
         given = {"members": range(3), "state": state, "round": round}
         bound = state["clip_norm"]
         total, state = private.mean(updates, form, **given)
-        noise = private.ledger.noise_multiplier * bound
-        units = total.payload["delta"]["x"] * private.size / GaussianGrid(50, bound, noise).unit
+        noise = private.ledger.noise_multiplier * bound * math.hypot(*private.bands or (1,))
+        digits = DIGITS if private.bands else 0
+        unit = GaussianGrid(50, bound, noise, digits).unit
+        units = total.payload["delta"]["x"] * private.size / unit
         off = (units - units.round()).abs() / units.abs().clamp_min(1)
         assert off.max() < 1e-12  # of the division by the number of clients
-        assert units.std() > 2**20
+        assert units.std() * 2**digits > 2**20
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0])

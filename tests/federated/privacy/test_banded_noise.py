@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ OPTIMA = {
 `toeplitz.optimize_banded_toeplitz` of jax-privacy 2.0.0 finds in the strategy `banded-toeplitz` of
 its `examples/dpmf_strategy_optimization.py` (whose sensitivity is that of one participation)."""
 
+PAGE = Path(__file__).parents[3] / "fedbolic/federated/PRIVACY.md"
 DATA = federation((7, 4, 12, 5, 6))
 CYCLIC = Cohort(0.4, sampling="cyclic")  # cohorts of 2, 2 and 1 clients
 BANDED = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, correlation="banded")
@@ -52,6 +54,13 @@ def test_the_error_is_that_of_jax_privacy(rounds, bands):
     sums = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(matrix)
     error = (np.square(sums).sum() / rounds) ** 0.5 * np.linalg.norm(matrix[:, 0])
     assert error == pytest.approx(OPTIMA[rounds, bands], rel=1e-3)  # the goal is 1 %
+
+
+def test_the_page_states_the_errors_of_30_rounds_in_6_epochs():
+    """At equal epsilon the noise grows with the root of the epochs; t rounds have variance t."""
+    banded, alone = 6**0.5 * OPTIMA[30, 5], (6 * (30 + 1) / 2) ** 0.5
+    stated = f"are wrong by {banded:.1f}, not {alone:.1f} as with independent noise"
+    assert stated in " ".join(PAGE.read_text().split())
 
 
 @pytest.mark.parametrize("bands", [1, 2, 3])
