@@ -1,6 +1,7 @@
 """Metadata of the release: one version, extras, package data, and the files around it."""
 
 import ast
+import csv
 import re
 import subprocess
 import sys
@@ -43,6 +44,14 @@ def test_all_is_every_extra_but_those_of_development_of_the_site_and_one_to_comp
     (all_extras,) = EXTRAS["all"]
     named = re.fullmatch(r"fedbolic\[([\w,]+)\]", all_extras)[1].split(",")
     assert sorted(named) == sorted(set(EXTRAS) - {"all", "dev", "docs", "vectors"})
+
+
+def test_the_page_lists_every_extra_of_users():
+    with (ROOT / "docs/start/extras.csv").open(newline="") as file:
+        listed = [
+            name for row in csv.DictReader(file) for name in re.findall("`(.+?)`", row["extra"])
+        ]
+    assert sorted(listed) == sorted(set(EXTRAS) - {"dev", "docs"})
 
 
 def test_no_tool_of_development_is_a_dependency():
