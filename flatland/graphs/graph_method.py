@@ -161,7 +161,11 @@ class GraphMethod(GradientMethod):
         if isinstance(self.network, LinkNetwork):
             (graph,) = context["own"]["graph"].parts
             return link_losses(self.network, logits[0], batch, graph), buffers
-        return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
+        return self.losses(logits[0], batch), buffers
+
+    def losses(self, outputs: Tensor, batch: Params) -> Tensor:
+        """Loss of every example of a batch, from the outputs of one client; the cross-entropy."""
+        return cross_entropy(outputs[batch["node"]], batch["y"], reduction="none")
 
     def regularised(self, gradients: Params, parameters: Params, context: Tree) -> Params:
         """Gradients of the loss with those of all penalties; by default of the proximal term."""

@@ -38,6 +38,8 @@ def graph_losses(
     if isinstance(method.network, LinkNetwork):
         graphs = context["own"]["graph"].parts
         return stacked_link_losses(method.network, logits, batch, graphs), buffers
+    if type(method).losses is not GraphMethod.losses:
+        return vmap(method.losses)(logits, {name: batch[name] for name in ("node", "y")}), buffers
     # CUDA adds the gradients of an index in a fixed order, and those of gather in any order
     rows = logits[torch.arange(num_clients, device=logits.device)[:, None], batch["node"]]
     losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.nn.functional import cross_entropy, normalize, one_hot, relu
 from typing_extensions import override
 
@@ -16,15 +15,12 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph, GraphSplit
 from fedbolic.federated.aggregators.update import AggregatedUpdate
-from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.nn.layers.dropout import Dropout
-from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import GraphBlock
 from flatland.graphs.graph_method import GraphMethod, forward
-from flatland.graphs.joint import with_client_axis
 from flatland.graphs.model import _ACTIVATIONS, GCN, Activation, ConvolutionalNetwork, FlatHead
 
 LABEL_STEPS = 10
@@ -278,11 +274,14 @@ class PersonalStage(GraphMethod):
         return local, {"shared": shared, "own": {**context["own"], "graph": graphs}}
 
     @override
-    def loss(
-        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
-    ) -> tuple[Tensor, Params]:
-        outputs, buffers = forward(model, parameters, buffers, context, training=True)
-        return _losses(outputs[0], batch["node"], batch["y"]), buffers
+    def losses(self, outputs: Tensor, batch: Params) -> Tensor:
+        """Cross-entropies of all perceptrons, and how far the first is from the predictions p."""
+        *parts, soft = outputs[:, :-1].chunk(5, dim=-1)
+        valid = outputs[:, -1]
+        gaps = (parts[0] - soft).square().mean(dim=-1)
+        kept = (gaps * valid).sum() / valid.sum()
+        at, y = batch["node"], batch["y"]
+        return kept + torch.stack([cross_entropy(x[at], y, reduction="none") for x in parts]).sum(0)
 
     @override
     def personal_state(self, local: Tree) -> Tree:
@@ -298,33 +297,6 @@ class PersonalStage(GraphMethod):
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         return {**server_state, "round": server_state["round"] + 1}
-
-
-@joint(PersonalStage.loss)
-def personal_losses(
-    method: PersonalStage,
-    model: Model,
-    parameters: Params,
-    buffers: Params,
-    batch: Params,
-    context: Tree,
-    *,
-    axes: tuple[Tree, Tree],
-) -> tuple[Tensor, Params]:
-    """Losses of all clients from one pass over the block of their graphs."""
-    del method
-    context = with_client_axis(context, axes[1], len(batch["y"]))
-    outputs, buffers = forward(model, parameters, buffers, context, training=True)
-    return vmap(_losses)(outputs, batch["node"], batch["y"]), buffers
-
-
-def _losses(outputs: Tensor, node: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropies of all perceptrons, and how far the first is from the predictions p."""
-    *parts, soft = outputs[:, :-1].chunk(5, dim=-1)
-    valid = outputs[:, -1]
-    gaps = (parts[0] - soft).square().mean(dim=-1)
-    kept = (gaps * valid).sum() / valid.sum()
-    return kept + torch.stack([cross_entropy(x[node], y, reduction="none") for x in parts]).sum(0)
 
 
 def described(
