@@ -61,15 +61,7 @@ class Site:
     def __post_init__(self) -> None:
         file = self.folder / "limits.json"
         found = json.loads(file.read_text()) if file.exists() else None
-        sound = found is None or (
-            isinstance(found, dict)
-            and found.keys() <= set(REQUEST_KINDS)
-            and all(type(n) is int and n >= 0 for n in found.values())
-        )
-        if not sound:
-            raise ValueError(
-                f"{file} must give numbers of requests by kind: {', '.join(REQUEST_KINDS)}"
-            )
+        _require_limits(found, file)
         object.__setattr__(self, "limits", found)
 
     @property
@@ -90,6 +82,7 @@ class Site:
         """
         from fedbolic.federated.secure.keys import write_identities  # needs the extra secure
 
+        _require_limits(limits, "limits")  # before the keys, which no second attempt replaces
         write_identities(folder, 1)
         if limits is not None:
             (folder / "limits.json").write_text(json.dumps(limits))
@@ -263,6 +256,18 @@ def different_messages(reports: list[SiteReport]) -> list[str]:
         for path, messages in report.messages.items():
             found[path].add(messages)
     return [path for path, messages in found.items() if len(messages) > 1]
+
+
+def _require_limits(limits: Any, source: Path | str) -> None:
+    """Refuse limits that are no numbers by kind."""
+    sound = limits is None or (
+        isinstance(limits, dict)
+        and limits.keys() <= set(REQUEST_KINDS)
+        and all(type(n) is int and n >= 0 for n in limits.values())
+    )
+    if not sound:
+        kinds = ", ".join(REQUEST_KINDS)
+        raise ValueError(f"{source} must give numbers of requests by kind: {kinds}")
 
 
 def _exchange(path: str) -> str:

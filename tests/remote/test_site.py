@@ -227,6 +227,9 @@ def test_limits_that_say_nothing_are_refused(limits, tmp_path):
     (tmp_path / "limits.json").write_text(limits)
     with pytest.raises(ValueError, match="numbers of requests by kind"):
         Site(tmp_path)
+    with pytest.raises(ValueError, match="numbers of requests by kind"):
+        Site.create(tmp_path / "new", json.loads(limits))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_site_is_created_by_a_command(tmp_path, capsys):
