@@ -130,7 +130,8 @@ def test_a_masked_vector_looks_uniform_and_differs_between_runs():
     sums = [server_state[:, 0] for server_state in states]
     assert not torch.equal(*sums)
     counts = torch.histc(sums[0].double(), bins=10, min=0, max=2.0**32)
-    assert (counts - 300).square().sum() / 300 < 40  # 9 degrees of freedom
+    # 9 degrees of freedom: a uniform vector fails with a probability of 1e-9
+    assert (counts - 300).square().sum() / 300 < 61
 
 
 def test_what_leaves_a_client_says_neither_weight_nor_metrics():
