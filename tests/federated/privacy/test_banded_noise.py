@@ -1,4 +1,4 @@
-"""Banded noise against dense matrices, JAX-Privacy's optimum, and the runs that it is for."""
+"""Banded noise against dense matrices and the optimum of JAX-Privacy, its ledger, and cohorts."""
 
 import dataclasses
 import itertools
@@ -9,19 +9,14 @@ import pytest
 import torch
 from scipy.linalg import toeplitz
 
-from fedbolic.federated import AdaptiveClipping, ClientPrivacy, Cohort, Trainer, TrainerState
+from fedbolic.federated import ClientPrivacy, Cohort
 from fedbolic.federated.accounting.banded_noise import DIGITS, add_round, banded_coefficients
 from fedbolic.federated.accounting.gaussian import gaussian_epsilon
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.noise.draws import SystemKeys
 from tests.federated.simple_method import (
-    RNG,
     SMALL,
-    assert_same,
     federation,
-    rows_of,
-    saved_and_loaded,
     train,
 )
 
@@ -40,7 +35,6 @@ PAGE = Path(__file__).parents[3] / "fedbolic/federated/PRIVACY.md"
 DATA = federation((7, 4, 12, 5, 6))
 CYCLIC = Cohort(0.4, sampling="cyclic")  # cohorts of 2, 2 and 1 clients
 BANDED = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, correlation="banded")
-METHOD = dataclasses.replace(SMALL, rounds=5)
 
 
 def dense(coefficients, rounds):
@@ -124,29 +118,6 @@ def test_every_client_waits_for_as_many_rounds_as_there_are_bands(monkeypatch):
     assert sorted(itertools.chain(*found[:3])) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("place", [1, 3])
-def test_a_resumed_run_neither_repeats_nor_loses_noise(place):
-    trainer = Trainer(cohort=CYCLIC, privacy=dataclasses.replace(BANDED, noise=SystemKeys()))
-    whole = list(trainer.run(METHOD, DATA, RNG))
-    middle = TrainerState.restore(saved_and_loaded(whole[place][0].checkpoint()))
-    again = list(trainer.run(METHOD, DATA, RNG, middle))
-    assert_same(again[-1][0].server_state, whole[-1][0].server_state)
-    assert "nodes" not in whole[-1][0].privacy
-
-
-def test_epsilon_of_every_round_is_that_of_the_columns_so_far():
-    _, rows = train(METHOD, DATA, privacy=BANDED, cohort=CYCLIC)
-    expected = [gaussian_epsilon(1e-2, 1.0, k) for k in (1, 1, 1, 2, 2)]
-    assert rows_of(rows, "privacy/epsilon") == expected
-
-
-@pytest.mark.parametrize("cohort", [Cohort(0.4), Cohort(0.4, sampling="once"), Cohort()])
-def test_clients_that_may_come_sooner_are_refused(cohort):
-    with pytest.raises(ValueError, match=r"set cohort\.sampling to cyclic"):
-        Trainer(cohort=cohort, privacy=BANDED).begin(METHOD, DATA, RNG)
-    with pytest.raises(ValueError, match=r"set cohort\.sampling to cyclic"):
-        BANDED.ledger(CYCLIC, 5, 3, kind="all")
-    with pytest.raises(ValueError, match="one size in all rounds"):
-        dataclasses.replace(BANDED, adaptive=AdaptiveClipping())
+def test_more_bands_than_rounds_are_refused():
     with pytest.raises(ValueError, match="bands must be at most 3"):
         banded_coefficients(3, 4)

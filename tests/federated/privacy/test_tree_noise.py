@@ -1,4 +1,4 @@
-"""Correlated noise against a tree that is written out, its covariance, its ledger, and runs."""
+"""Correlated noise against a tree that is written out, its covariance, its ledger, and DP-FTRL."""
 
 import dataclasses
 
@@ -7,26 +7,21 @@ import pytest
 import torch
 
 from fedbolic.federated import (
-    AdaptiveClipping,
     ClientPrivacy,
     Cohort,
     ServerSGD,
     Trainer,
-    TrainerState,
 )
 from fedbolic.federated.accounting.accountants import ORDERS
 from fedbolic.federated.accounting.gaussian import gaussian_epsilon
 from fedbolic.federated.accounting.ledger import PrivacyLedger, solve_noise
 from fedbolic.federated.accounting.tree_noise import add_leaf, tree_height
-from fedbolic.federated.noise.draws import SecretStream, SystemKeys
+from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from tests.federated.simple_method import (
     RNG,
     SMALL,
-    assert_same,
     federation,
-    rows_of,
-    saved_and_loaded,
     train,
 )
 from tests.seeded import SeededKeys
@@ -215,39 +210,6 @@ def test_a_run_takes_the_steps_of_dp_ftrl_with_restarts(momentum):
         expected = first + 0.7 * velocity
         found = flat(states[t].server_state["parameters"])
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("place", [0, 1, 2, 3])
-def test_a_resumed_run_neither_repeats_nor_loses_noise(place):
-    trainer = Trainer(cohort=ONCE, privacy=dataclasses.replace(TREE, noise=SystemKeys()))
-    whole = list(trainer.run(METHOD, DATA, RNG))
-    middle = TrainerState.restore(saved_and_loaded(whole[place][0].checkpoint()))
-    again = list(trainer.run(METHOD, DATA, RNG, middle))
-    assert_same(again[-1][0].server_state, whole[-1][0].server_state)
-    assert [rows for _, rows in again] == [rows for _, rows in whole[place + 1 :]]
-
-
-def test_epsilon_of_every_round_is_that_of_the_trees_so_far():
-    _, rows = train(METHOD, DATA, privacy=TREE, cohort=ONCE)
-    nodes = [1, 2, 2, 3, 4]  # a tree of three rounds has two levels
-    expected = [gaussian_epsilon(1e-2, 1.0, k) for k in nodes]
-    assert rows_of(rows, "privacy/epsilon") == expected
-
-
-@pytest.mark.parametrize("cohort", [Cohort(0.4), Cohort(0.4, sampling="poisson"), Cohort()])
-def test_clients_that_may_take_part_more_than_once_are_refused(cohort):
-    with pytest.raises(ValueError, match=r"set cohort\.sampling to once"):
-        Trainer(cohort=cohort, privacy=TREE).begin(METHOD, DATA, RNG)
-    with pytest.raises(ValueError, match=r"set cohort\.sampling to once"):
-        TREE.ledger(ONCE, 5, 3, kind="all")
-    with pytest.raises(ValueError, match="must take part once in"):
-        PrivacyLedger("everyone", "add/remove", 1.0, 1.0, 1e-5, 3, correlation="tree")
-
-
-@pytest.mark.parametrize("settings", [{"placement": "clients"}, {"adaptive": AdaptiveClipping()}])
-def test_noise_of_changing_size_is_refused(settings):
-    with pytest.raises(ValueError, match="one size in all rounds"):
-        dataclasses.replace(TREE, **settings)
 
 
 def test_the_noise_of_a_long_sum_is_smaller_than_that_of_independent_rounds():
