@@ -161,9 +161,12 @@ def measured_error(mean: PrivateMean, space: Lorentz, dim: int, num: int, *, dra
 
 
 def means_table(draws: int = 40) -> None:
-    """Print where the two private means cross, beside the floor of the Laplace mechanism."""
+    """Print where the two private means cross, next to the floor of the Laplace mechanism."""
     space = Lorentz(c=1.0)
-    names = "floor of epsilon", "Laplace is better from", "Laplace at 8", "tangents at 8"
+    names = (
+        *("floor of epsilon", "Laplace is better from epsilon"),
+        *("error at epsilon 8 in radii: Laplace", "tangents"),
+    )
     print("\n**Private means**\n\n" + head("dimension, points", *names))
     for dim, num in itertools.product((2, 5, 10, 50), (100, 1000)):
         least = mean_sensitivity(1.0, num) / largest_scale(space, dim)
