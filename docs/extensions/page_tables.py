@@ -125,7 +125,11 @@ def method_page(file: Path, page: str) -> str:
         lines += [f"Who learns what from it, {privacy}:", ""]
         lines += rows_block("docs/privacy/in_the_clear.csv", names["in the clear"])
     if row["differences"]:
-        lines += [*heading("What differs"), "Else it equals the loop of its paper to rounding:", ""]
+        lines += [
+            *heading("What differs"),
+            "Apart from this it equals the loop of its paper to rounding:",
+            "",
+        ]
         lines += rows_block("docs/methods/differences.csv", names["differences"])
     if row["results"]:
         lines += [*heading("Results"), f"From [the table of all rows](../../{row['results']}):", ""]
