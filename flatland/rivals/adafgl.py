@@ -309,8 +309,7 @@ def described(
         client: The client.
         soft: Predictions p of its nodes.
     """
-    split = client.train
-    assert isinstance(split, GraphSplit)  # GraphMethod refuses others
+    split = client.split_of(GraphSplit)
     graph = split.graph
     adjacency = soft.new_zeros(len(graph), len(graph))
     adjacency[graph.edges[0], graph.edges[1]] = 1

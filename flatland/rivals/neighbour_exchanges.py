@@ -62,7 +62,7 @@ class GeneratorTraining(NeighbourExchange):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        split = nodes_of(client)
+        split = client.split_of(GraphSplit)
         stream = Rng(message["seed"]).at("hidden", client.id).generator()
         impaired = impair(split.graph, split.nodes, self.generator.hidden_share, stream)
         draws = rng.at("noise").generator()
@@ -151,7 +151,7 @@ class CrossGradients(NeighbourExchange):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        graph = nodes_of(client).graph
+        graph = client.split_of(GraphSplit).graph
         gradients = {
             i: _zeros(layer)
             if int(i) == client.id
@@ -169,20 +169,6 @@ class CrossGradients(NeighbourExchange):
         stage = server_state["stage"] + 1
         gradients = total.payload["gradients"]
         return {**server_state, "stage": stage, "generators": {}, "gradients": gradients}
-
-
-def nodes_of(client: Client) -> GraphSplit:
-    """A client's training nodes with its graph.
-
-    Raises:
-        ValueError: If its examples are not nodes of one graph.
-    """
-    if not isinstance(client.train, GraphSplit):
-        raise ValueError(
-            f"neighbours are generated for nodes of a graph, got {type(client.train).__name__}: "
-            "use the source fedbolic.data.Graphs"
-        )
-    return client.train
 
 
 def layer_gradients(
