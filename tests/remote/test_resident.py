@@ -1,5 +1,6 @@
 """The process that answers for a node: one start for many requests, and an end with its parent."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -28,11 +29,18 @@ def serving(tmp_path, monkeypatch):
         address = tmp_path / "s"
         thread = threading.Thread(target=resident.serve, args=(address, parent, load), daemon=True)
         thread.start()
-        while thread.is_alive() and not address.exists():
+        while thread.is_alive() and not listens(address):
             time.sleep(0.005)
         return address, thread
 
     return start
+
+
+def listens(address):
+    """Whether somebody can connect; a socket that is bound may not listen yet."""
+    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        Client(str(address)).close()
+        return True
 
 
 def asked(address, *request):
@@ -69,7 +77,7 @@ def test_an_error_is_reported_and_a_caller_that_leaves_is_survived(serving):
 
 def test_it_ends_with_its_parent_and_leaves_no_address(serving):
     address, thread = serving(ended())
-    thread.join(5)
+    thread.join(600)
     assert not thread.is_alive()
     assert not address.exists()
 
@@ -77,7 +85,7 @@ def test_it_ends_with_its_parent_and_leaves_no_address(serving):
 def test_it_ends_when_nobody_asks(serving, monkeypatch):
     monkeypatch.setattr(resident, "IDLE", 0.05)
     _, thread = serving(os.getpid())
-    thread.join(5)
+    thread.join(600)
     assert not thread.is_alive()
 
 
@@ -109,7 +117,7 @@ def test_a_process_stays_for_its_facts_alone(echo):
     assert told({"a": 1}, parent=parent.pid, module=echo) == first
     assert told({"a": 2}, parent=parent.pid, module=echo) != first
     parent.communicate(b"\n")
-    assert all(process.wait(10) == 0 for process in resident._started)
+    assert all(process.wait(600) == 0 for process in resident._started)
 
 
 @pytest.mark.processes
