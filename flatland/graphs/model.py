@@ -34,10 +34,11 @@ point has a relative error near 1e-8 in float64, where it is computed, and no di
 
 Activation = Literal["relu", "elu"]
 
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "elu": functional.elu,
 }
+"""Activations by name."""
 
 
 class GraphNetwork(ABC):
@@ -141,7 +142,7 @@ class _Network(nn.Module):
         self.body = nn.ModuleList(layer(*size) for size in itertools.pairwise(widths))
         self.head = head
         self.dropout = nn.ModuleList(Dropout(dropout) for _ in self.body)
-        self.activation = _ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[activation]
         self.readout: Callable[..., Tensor] | None = None  # set by GraphReadout
 
 

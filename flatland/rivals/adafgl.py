@@ -21,7 +21,7 @@ from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.nn.layers.dropout import Dropout
 from flatland.graphs.blocks import GraphBlock
 from flatland.graphs.graph_method import GraphMethod, forward
-from flatland.graphs.model import _ACTIVATIONS, GCN, Activation, ConvolutionalNetwork, FlatHead
+from flatland.graphs.model import ACTIVATIONS, GCN, Activation, ConvolutionalNetwork, FlatHead
 
 LABEL_STEPS = 10
 """Steps of the label propagation behind the confidence score, as in the authors' code."""
@@ -85,7 +85,7 @@ class _Perceptron(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(FlatHead(*size) for size in itertools.pairwise(sizes))
         self.dropout = nn.ModuleList(Dropout(dropout) for _ in sizes[2:])
-        self.activation = _ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of the last layer."""
@@ -96,7 +96,7 @@ class _Perceptron(nn.Module):
 
 
 class _Propagation(nn.Module):
-    """The perceptrons; features of a block are those of :func:`described`."""
+    """The perceptrons; features of a block are those of :func:`with_predictions`."""
 
     def __init__(self, width: int, num_classes: int, of: PersonalPropagation) -> None:
         super().__init__()
@@ -111,9 +111,9 @@ class _Propagation(nn.Module):
 
     def forward(self, block: GraphBlock) -> Float[Tensor, "clients n outputs"]:
         """Log probabilities of nodes; in training all logits, p and a 1 for every real node."""
-        assert isinstance(block.features, Tensor)  # described() makes them dense
-        x, of = block.features, self.num_classes
-        known, soft, confidence = x[..., : -of - 1], x[..., -of - 1 : -1], x[..., -1:]
+        assert isinstance(block.features, Tensor)  # with_predictions makes them dense
+        x = block.features
+        known, soft, confidence = x.tensor_split((-self.num_classes - 1, -1), dim=-1)
         valid = (block.neighbours.counts > 0).view(*block.shape, 1).to(x.dtype)
         message = signed_messages(self.signed(known), valid)
         others = self.features(x[..., : self.width]), self.smoothed(known), message
@@ -268,7 +268,7 @@ class PersonalStage(GraphMethod):
         with torch.no_grad():
             model = self.extractor.model(client.meta)
             logits, _ = forward(model, common["parameters"], common["buffers"], given)
-            whole = described(self.network, client, logits[0].softmax(-1))
+            whole = with_predictions(self.network, client, logits[0].softmax(-1))
         graphs = Jagged((whole,), (len(whole),), GraphBlock)
         shared = {**context["shared"], "common": message["parameters"]}
         return local, {"shared": shared, "own": {**context["own"], "graph": graphs}}
@@ -299,7 +299,7 @@ class PersonalStage(GraphMethod):
         return {**server_state, "round": server_state["round"] + 1}
 
 
-def described(
+def with_predictions(
     network: PersonalPropagation, client: Client, soft: Float[Tensor, "n classes"]
 ) -> Graph:
     """A client's graph with all powers of the features, p and the confidence as features.
