@@ -37,7 +37,7 @@ def serving(tmp_path, monkeypatch):
 
 
 def listens(address):
-    """Whether somebody can connect; a socket that is bound may not listen yet."""
+    """True if somebody can connect; a socket that is bound may not listen yet."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
         Client(str(address)).close()
         return True
