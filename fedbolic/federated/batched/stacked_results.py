@@ -1,5 +1,6 @@
 """Updates and client states of clients that were trained together, from their stacked values."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -25,7 +26,7 @@ from fedbolic.federated.batched.joint import joint_results
 from fedbolic.federated.batched.stacking import Ended, joined, own_storage, unstacked
 from fedbolic.federated.contract.gradient_method import (
     GradientMethod,
-    with_training_metrics,
+    metrics_of_training,
     without_seeds,
 )
 from fedbolic.federated.scores.score import with_numbers
@@ -51,12 +52,10 @@ def results_of(
     if found is not None:
         numbers = _numbers_of(found, tasks, ended)
         return _rows_of(found, clients, numbers, summed=isinstance(method.aggregator, Additive))
-    losses, clamped = on_host([ended.losses, ended.clamped])
+    trained = _trained(_counted(tasks), *on_host([ended.losses, ended.clamped]))
     return [
-        (with_training_metrics(update, task.client, task.plan, loss, clamped=outside), kept)
-        for (update, kept), task, loss, outside in zip(
-            _one_by_one(method, tasks, local), tasks, losses.tolist(), clamped.tolist(), strict=True
-        )
+        (dataclasses.replace(update, metrics={**metrics, **update.metrics}), kept)
+        for (update, kept), metrics in zip(_one_by_one(method, tasks, local), trained, strict=True)
     ]
 
 
@@ -68,22 +67,38 @@ def _numbers_of(found: StackedUpdates, tasks: Sequence[ClientTask], ended: Ended
     norms = _norms_of_rows(found, like=ended.losses)
     numbers = [ended.losses, ended.clamped, norms, *counts.values()]
     numbers += [torch.stack(there)] if there else []
+    visits = _counted(tasks)  # as numbers: unread results must not hold the tensors of tasks
 
     def of_rows(values: list[Tensor]) -> list[RowNumbers]:
         losses, clamped, norms, *others = values
         named = with_numbers(metrics, others.pop().tolist() if there else [])
-        counted = unstacked(dict(zip(counts, others, strict=True)), len(tasks))
-        rows = []
-        for task, own, *numbers in zip(
-            tasks, named, counted, norms.tolist(), losses.tolist(), clamped.tolist(), strict=True
-        ):
-            count, norm, loss, outside = numbers
-            update = Update({}, metrics=own)
-            update = with_training_metrics(update, task.client, task.plan, loss, clamped=outside)
-            rows.append(RowNumbers(norm, count, {n: float(x) for n, x in update.metrics.items()}))
-        return rows
+        counted = unstacked(dict(zip(counts, others, strict=True)), len(metrics))
+        trained = _trained(visits, losses, clamped)
+        return [
+            RowNumbers(norm, count, {n: float(x) for n, x in {**training, **own}.items()})
+            for norm, count, training, own in zip(
+                norms.tolist(), counted, trained, named, strict=True
+            )
+        ]
 
     return StackNumbers(Unread(numbers), of_rows)
+
+
+def _counted(tasks: Sequence[ClientTask]) -> list[tuple[int, int]]:
+    """Number of examples of every client, and of its visits to them."""
+    return [(task.client.size, task.plan.num_visits) for task in tasks]
+
+
+def _trained(
+    counted: Sequence[tuple[int, int]], losses: Tensor, clamped: Tensor
+) -> list[dict[str, float | Tensor]]:
+    """Metrics of every client's training."""
+    return [
+        metrics_of_training(loss, examples=examples, visits=visits, clamped=outside)
+        for (examples, visits), loss, outside in zip(
+            counted, losses.tolist(), clamped.tolist(), strict=True
+        )
+    ]
 
 
 def _one_by_one(

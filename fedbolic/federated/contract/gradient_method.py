@@ -1,5 +1,6 @@
 """Methods that train by gradient steps, in separate parts so that an engine can batch clients."""
 
+import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -105,6 +106,11 @@ class BatchPlan:
     positions: Int[Tensor, "steps batch"]
     lengths: Int[Tensor, " steps"]
     draws: Params
+
+    @property
+    def num_visits(self) -> int:
+        """Number of examples in all batches."""
+        return sum(self.lengths.tolist())
 
     def cut(self, num_steps: int) -> "BatchPlan":
         """The first steps of the plan.
@@ -236,7 +242,9 @@ class GradientMethod(Method):
         loss = together[0].sum() if together else 0.0
         clamped = torch.stack(counts).sum(0).tolist() if counts else ()
         update, client_state = self.finish(without_seeds(local), client, context)
-        return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
+        counted = {"examples": client.size, "visits": plan.num_visits, "clamped": clamped}
+        metrics = metrics_of_training(loss, **counted)
+        return dataclasses.replace(update, metrics={**metrics, **update.metrics}), client_state
 
     def begin(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
@@ -294,36 +302,29 @@ def batches(method: GradientMethod, client: Client, plan: BatchPlan) -> Iterator
         }
 
 
-def with_training_metrics(
-    update: Update,
-    client: Client,
-    plan: BatchPlan,
-    loss: Tensor | float,
-    *,
-    clamped: Sequence[int | float] = (),
-) -> Update:
-    """An update with the metrics of its training, if there was a step.
+def metrics_of_training(
+    loss: Tensor | float, *, examples: int, visits: int, clamped: Sequence[int | float] = ()
+) -> dict[str, float | Tensor]:
+    """Metrics of a client's training, if there was a step.
 
-    The metrics are the mean training loss, the number of examples and, for a model with ball
-    layers, the fraction of points that these layers clamped.
+    They are the mean training loss, the number of examples and, for a model with ball layers, the
+    fraction of points that these layers clamped.
 
     Args:
-        update: Result of ``finish``.
-        client: The client that took the steps.
-        plan: Batch plan of the round.
         loss: Sum of all losses, each example counted once per visit.
+        examples: Number of training examples.
+        visits: Number of visits to them.
         clamped: Number of clamped points, and number of all points that ball layers received;
             empty if there is no such layer.
     """
-    if not len(plan.lengths):
-        return update
-    metrics: dict[str, float | Tensor] = {
-        "train/loss": host_or_scalar(loss) / sum(plan.lengths.tolist()),
-        "train/examples": client.size,
-    }
+    if not visits:
+        return {}
     outside, points = clamped or (0, 0)
-    metrics |= {"train/clamped_fraction": outside / points} if points else {}
-    return Update(update.payload, update.weight, metrics | dict(update.metrics), update.row)
+    return {
+        "train/loss": host_or_scalar(loss) / visits,
+        "train/examples": examples,
+        **({"train/clamped_fraction": outside / points} if points else {}),
+    }
 
 
 def without_seeds(local: Tree) -> Tree:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import weakref
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ from fedbolic.federated import (
     Trainer,
 )
 from fedbolic.federated.aggregators.update import Unread
-from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.contract.engine import Exchange, RunStoppedError
 from fedbolic.federated.contract.server_optimizer import ServerSGD
 from fedbolic.federated.rounds import speculation
 from fedbolic.federated.rounds.evaluation import RidgeHead
@@ -116,6 +118,24 @@ def test_payloads_of_too_many_bytes_are_not_held(monkeypatch):
     monkeypatch.setattr(speculation, "MOST_BYTES", 0)
     waits = compared(Batched(), METHODS["sums"], DATA)
     assert set(waits) == {3}  # numbers of the updates, the server's state and the scores
+
+
+def test_unread_results_hold_no_tensors_of_their_tasks(monkeypatch):
+    tasks, begin = [], ClientTask.begin
+
+    def begun(_, *given):
+        task = begin(*given)
+        tasks.append(weakref.ref(task))
+        return task
+
+    monkeypatch.setattr(ClientTask, "begin", classmethod(begun))
+    with rehearsal():
+        method, data = METHODS["sums"], DATA.to(CUDA, torch.float64)
+        state = Trainer().begin(method, data, 0).server_state
+        messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
+        results = [*Batched().run(Exchange(method, messages, data.clients, {}, Rng(0)))]
+        assert not any(update.row.numbers.unread.is_read for _, update, _ in results)
+    assert [task() for task in tasks] == [None] * len(DATA.clients)
 
 
 def test_numbers_whose_transfer_failed_are_read_later(monkeypatch):
