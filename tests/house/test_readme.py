@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedbolic.cli.parser import command_line
 from fedbolic.run.configuration import parse
@@ -89,6 +90,23 @@ def test_a_configuration_parses(text, tmp_path):
     base = ROOT / "configs" / "fedavg/quick.yaml"
     (tmp_path / "file.yaml").write_text(text.replace("fedavg/quick.yaml", str(base)))
     parse(command_line(), [command, "--config", str(tmp_path / "file.yaml")])
+
+
+def folder_of(config):
+    """Folder in which ``fedbolic sweep`` leaves a table, from the words after ``--config``."""
+    file = ROOT / "configs" / f"{config.removeprefix('configs/').removesuffix('.yaml')}.yaml"
+    return f"runs/{yaml.safe_load(file.read_text()).get('name') or file.stem}"
+
+
+def test_a_report_reads_the_folder_of_the_sweep_before_it():
+    found = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *(ROOT / "fedbolic").rglob("*.md")]:
+        for _, block in blocks(page.read_text(), "bash"):
+            swept = [folder_of(one) for one in re.findall(r"sweep --config (\S+)", block)]
+            read = re.findall(r"report (runs/\w+)", block) if swept else []
+            found += [(str(page), folder, folder in swept) for folder in read]
+    assert len(found) >= 4
+    assert [one for one in found if not one[2]] == []
 
 
 def anchors(text):
