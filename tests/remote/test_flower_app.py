@@ -10,6 +10,7 @@ from fedbolic.data import HolderFiles, agree_names
 from fedbolic.federated import Evaluation
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.remote.accounts import PrivacyAccounts
+from fedbolic.remote.site import Site
 from fedbolic.run.configuration import build, describe
 from fedbolic.run.experiment import run
 from flynn import FlyNN, Histogram
@@ -164,10 +165,13 @@ def test_a_wrong_setting_is_said_in_one_line(settings, runs, tmp_path):
     assert said == {"code": 2, "error": "least must be at least 1, got 0"}
 
 
-def test_a_node_may_have_data_and_a_folder_of_its_own(settings, config, runs, tmp_path):
+def test_a_node_may_have_data_a_folder_and_a_site_of_its_own(settings, config, runs, tmp_path):
+    pytest.importorskip("cryptography")
+    site = Site.create(tmp_path / "site", {"train": 1})
     own = tmp_path / "own.yaml"
     own.write_text(config.read_text().replace("num_clients: 3", "num_clients: 1"))
     node = {"partition-id": 2, "config": str(own), "client_state": str(tmp_path / "there")}
+    node["site"] = str(site.folder)
     configs = [{"partition-id": 0}, {"partition-id": 1}, node]
     said = serve(settings, tmp_path, configs=configs)
     assert said["code"] == 0, said
@@ -176,6 +180,9 @@ def test_a_node_may_have_data_and_a_folder_of_its_own(settings, config, runs, tm
     names, values = rows(runs / "far" / "seed0")
     weights = dict(zip(names, values, strict=True))
     assert weights["1,2,train/loss"] != weights["1,1,train/loss"]
+    assert "2,2,train/loss" not in weights  # of a second request
+    assert site.check().counts == {"handshake": 1, "train": 1}
+    assert not site.check().faults
 
 
 def test_a_run_that_goes_on_reads_the_data_anew(settings, tmp_path):
