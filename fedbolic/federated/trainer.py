@@ -34,7 +34,7 @@ from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.rounds.evaluation import Evaluation, training_metrics
 from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
-from fedbolic.federated.rounds.speculation import Speculation, take_unread
+from fedbolic.federated.rounds.speculation import Speculation
 from fedbolic.federated.rounds.trainer_state import TrainerState
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.scores.metrics import measuring
@@ -273,10 +273,7 @@ class Trainer:
             return self._scores(method, data, rng, done)
 
         with _stopping(state.round + 1):
-            held, results = take_unread(results)
-        if not held:
-            return None, results
-        return Speculation.of(exchange, state.server_state, held, scored), results
+            return Speculation.of(exchange, state.server_state, results, scored)
 
     def _aggregated(
         self,

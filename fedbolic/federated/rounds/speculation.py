@@ -48,29 +48,34 @@ class Speculation:
 
     @classmethod
     def of(
-        cls, exchange: Exchange, before: Tree, results: list[Result], scored: Scored
-    ) -> "Speculation | None":
-        """Aggregate and score unread results; ``None`` if that raises an error.
+        cls, exchange: Exchange, before: Tree, results: Iterator[Result], scored: Scored
+    ) -> tuple["Speculation | None", Iterator[Result]]:
+        """Aggregate and score unread results, and give an iterator over all results.
+
+        There is no speculation if the numbers of a result are known or that raises an error.
 
         Args:
             exchange: Exchange of the clients.
             before: Server state before it.
-            results: A result of every client, as :func:`take_unread` gives them.
+            results: Results of an engine.
             scored: Scores the next states.
         """
+        held, results = _taken(results)
+        if not held:
+            return None, results
         phase: Method = exchange.method
         updates: Iterator[tuple[int, Update]] = (
-            (client.id, update) for client, update, _ in results if isinstance(update, Update)
+            (client.id, update) for client, update, _ in held if isinstance(update, Update)
         )
         try:
-            with _warnings_held() as held:
+            with _warnings_held() as warnings:
                 total = phase.aggregator.aggregate(updates)
                 server_state = phase.server_update(before, total)
                 norm = _norm(server_state)
-                scores = scored(server_state, {client.id: own for client, _, own in results})
+                scores = scored(server_state, {client.id: own for client, _, own in held})
         except Exception:  # it is raised again if it was not for an unusable update
-            return None
-        return cls(total, server_state, scores, len(results), norm, held)
+            return None, results
+        return cls(total, server_state, scores, len(held), norm, warnings), results
 
     def confirmed(self, updates: list[tuple[int, Update]]) -> "Speculation | None":
         """The result, whose warnings are logged; ``None`` if it is discarded.
@@ -88,13 +93,10 @@ class Speculation:
         return self
 
 
-def take_unread(results: Iterator[Result]) -> tuple[list[Result], Iterator[Result]]:
+def _taken(results: Iterator[Result]) -> tuple[list[Result], Iterator[Result]]:
     """All results, if they are rows whose numbers the host has not read, and an iterator over them.
 
     If one is no such row, or their payloads have more than :data:`MOST_BYTES`, the list is empty.
-
-    Args:
-        results: Results of an engine.
     """
     held: list[Result] = []
     numbers, size, num_bytes = None, 0, 0
