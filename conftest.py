@@ -11,6 +11,14 @@ KERNELS = [
     if file.name != "__init__.py"
 ]
 
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out files without a test for a GPU under ``-m gpu``: others need more packages."""
+    if config.option.markexpr == "gpu" and collection_path.suffix == ".py":
+        return "mark.gpu" not in collection_path.read_text() or None
+    return None
+
+
 collect_ignore = [
     *([] if find_spec("flwr") else FLOWER),
     *([] if find_spec("triton") else KERNELS),

@@ -31,6 +31,9 @@ COMMAND_LINE = (
     *("jsonargparse", "beartype", "geoopt", "pooch", "cryptography", "flint", "sklearn"),
     "dp_accounting",
 )
+SKIPPED = {"test_arrays.py", "test_experiment.py", "test_reproducible.py", "test_shadow.py"}
+"""Files whose tests for a GPU need one of these packages."""
+
 MODULES = (
     *("fedbolic", "fedbolic.nn", "fedbolic.manifolds", "fedbolic.federated", "fedbolic.methods"),
     *("fedbolic.data", "fedbolic.hierarchies", "hyperfed", "flatland", "flynn", "benchmarks.gpu"),
@@ -160,9 +163,15 @@ def normal(name):
     return name.lower().replace("_", "-")
 
 
-def test_all_that_a_gpu_needs_is_imported():
-    done = run_without(COMMAND_LINE, f"import {', '.join(MODULES)}")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_all_that_a_gpu_needs_is_imported_and_its_tests_are_collected():
+    options = ["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    code = f"import pytest; code = pytest.main({options}); import {', '.join(MODULES)}"
+    done = run_without(COMMAND_LINE, f"{code}; sys.exit(code)")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    files = (ROOT / "tests").rglob("test_*.py")
+    files = {file.name for file in files if re.search(r"mark\.gpu", file.read_text())}
+    found = {*re.findall(r"^\S*/(test_\w+\.py)::", done.stdout, re.MULTILINE)}
+    assert files - found == SKIPPED
 
 
 @pytest.mark.parametrize("module", COMMAND_LINE)

@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+pytest.importorskip("flint")
+
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 from dataclasses import dataclass
 
-import geoopt
 import pytest
 import torch
 from torch import nn
@@ -70,6 +69,11 @@ def updates(method, data, server_state):
     }
 
 
+@pytest.fixture
+def ball():
+    return pytest.importorskip("geoopt").PoincareBall()
+
+
 @pytest.fixture(scope="module")
 def digits():
     return Partitioned(Digits(), IID(4)).load(Rng(0))
@@ -81,7 +85,7 @@ def trained(digits):
     return method, train(method, digits)[0]
 
 
-def test_the_prediction_is_the_largest_cosine_and_the_nearest_prototype(digits, trained):
+def test_the_prediction_is_the_largest_cosine_and_the_nearest_prototype(digits, trained, ball):
     method, server_state = trained
     client = digits.holdout
     local, context = method.start(method.broadcast(server_state, HOLDOUT), client, {})
@@ -91,7 +95,6 @@ def test_the_prediction_is_the_largest_cosine_and_the_nearest_prototype(digits, 
     points = prototypes(10, 20, 0.9)
     assert torch.equal(predicted, cosines(z, points).argmax(dim=-1))
     assert torch.equal(predicted, prototype_distance(z, points).argmin(dim=-1))
-    ball = geoopt.PoincareBall()
     short = z * (z.norm(dim=-1, keepdim=True).clamp(max=3.1) / z.norm(dim=-1, keepdim=True))
     nearest = ball.dist(ball.expmap0(short)[:, None], points).argmin(dim=-1)
     assert torch.equal(predicted, nearest)
@@ -244,7 +247,7 @@ def test_trained_prototypes_start_alike_move_and_stay_in_the_ball():
     assert (learned.norm(dim=1) < 1).all()
 
 
-def test_a_trained_prototype_takes_riemannian_steps():
+def test_a_trained_prototype_takes_riemannian_steps(ball):
     data = federation()
     method = HyperFed(
         NET, prototypes="trained", lr=0.1, local=LocalTraining(1, None), objective=ALL
@@ -252,7 +255,6 @@ def test_a_trained_prototype_takes_riemannian_steps():
     server_state = tree.to(method.init(META, RNG), "cpu", torch.float64)
     client = data.clients[0]
     delta = updates(method, data, server_state)[0].payload["delta"]["head.weight"]
-    ball = geoopt.PoincareBall()
     points = server_state["parameters"]["head.weight"].clone().requires_grad_()
     body = {n: v for n, v in server_state["parameters"].items() if n != "head.weight"}
     z, _ = method.model(META)(body, {}, client.train.tensors["x"])
@@ -290,7 +292,7 @@ def test_fine_tuning_has_its_own_step_size(given, lr):
         assert_close(update.payload["delta"], expected)
 
 
-def test_the_figure_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_it_is(digits):
+def test_the_figure_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_it_is(digits, ball):
     client = digits.holdout
     for dim in (2, 3):
         method = HyperFed(ConvNet(dim=dim))
@@ -299,7 +301,7 @@ def test_the_figure_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_i
         z = method.model(client.meta)(server_state["parameters"], {}, client.test.tensors["x"])[0]
         assert torch.equal(figure.labels, client.test.tensors["y"])
         if dim == 2:
-            points = geoopt.PoincareBall().expmap0(z.double()).float()
+            points = ball.expmap0(z.double()).float()
             assert_close(figure.points, points)
             assert_close(figure.marks, prototypes(10, 2, 0.9).float())
         else:

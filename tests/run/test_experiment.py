@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("jsonargparse")
+
 from fedbolic.core import tree
 from fedbolic.core.figure import DiscFigure, EmbeddingFigure, read_figure
 from fedbolic.core.rng import Rng

@@ -6,6 +6,8 @@ import os
 import pytest
 import torch
 
+pytest.importorskip("jsonargparse")
+
 from fedbolic.data import IID, Partitioned
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg

@@ -21,7 +21,6 @@ from fedbolic.federated import (
     Update,
 )
 from fedbolic.federated.aggregators import deltas
-from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.run.reproducible import reproducible
@@ -135,6 +134,8 @@ def test_nothing_is_much_larger_than_a_payload_in_double_precision(aggregator, m
 
 
 def test_a_secure_sum_refuses_a_robust_aggregator():
+    from fedbolic.federated.secure import SecureSum
+
     with pytest.raises(ValueError, match=r"needs an aggregator that sums.*FedAvg uses Median"):
         SecureSum(FedAvg(aggregator=Median()))
 
