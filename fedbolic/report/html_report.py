@@ -35,6 +35,7 @@ from fedbolic.report.run_scores import (
 )
 from fedbolic.report.table_rows import TableRow
 from fedbolic.report.text_report import compose, legend_of, table_cells
+from fedbolic.report.verdict import verdict
 from fedbolic.run.run_files import Folders, RunFiles, listed
 
 with extra("run", "fedbolic.report"):
@@ -78,7 +79,7 @@ _Block: TypeAlias = tuple[str, Any] | tuple[str, Any, str]
 
 
 def write_page(paths: Folders, file: Path | str, *, reference: str | None = None) -> None:
-    """Write a page about runs: settings, tables, curves, traffic, clients, seconds and figures.
+    """Write a page about runs: verdict, tables, curves, traffic, clients, figures and settings.
 
     The figures of the first seed of every row are drawn next to their arrays, too.
 
@@ -130,7 +131,11 @@ def page(paths: Folders, *, reference: str | None = None) -> str:
     return environment.get_template("page.html").render(
         title="Runs of " + ", ".join(str(path) for path in paths),
         plots=installed(),
-        parts=[(str(at), _sections(at, rows)) for c in composed for at, rows in c.groups.items()],
+        parts=[
+            (str(at), verdict(rows), _sections(at, rows))
+            for each in composed
+            for at, rows in each.groups.items()
+        ],
         reference=reference,
         compared=[each.comparison for each in composed],
         version=__version__,
