@@ -1,5 +1,6 @@
 """Private aggregation of a run: clipped updates, noise, and what both have cost."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ class PrivateAggregation(PlainAggregation):
     """Private aggregation of the updates of one run.
 
     The state of a run's privacy holds the ``key`` of cohorts and noise, the version of their
-    ``draws``, the clipping bound ``clip_norm`` and, under correlated noise, that of the ``nodes``,
-    parts of a tree or earlier rounds, which is still needed.
+    ``draws``, the ``mechanism`` that the ledger counts, the clipping bound ``clip_norm`` and, under
+    correlated noise, that of the ``nodes``, parts of a tree or earlier rounds, which is still
+    needed.
 
     Args:
         privacy: Settings.
@@ -90,6 +92,15 @@ class PrivateAggregation(PlainAggregation):
         rounds = self.ledger.rounds
         return banded_coefficients(rounds, min(self.ledger.period, rounds))
 
+    @property
+    def mechanism(self) -> str:
+        """Text that is equal for runs of which one may go on where the other one stopped.
+
+        A banded matrix belongs to its number of rounds.
+        """
+        rounds = self.ledger.rounds if self.bands else 1
+        return repr(dataclasses.replace(self.ledger, rounds=rounds))
+
     @override
     def check_covers(self, phase: Method, server_state: Tree) -> None:
         covered_form(phase, server_state)
@@ -103,7 +114,8 @@ class PrivateAggregation(PlainAggregation):
         warn_of_keys(self.privacy.noise)
         stream = self.privacy.noise.stream(rng.at("privacy"))
         key = torch.frombuffer(bytearray(stream.key), dtype=torch.uint8)
-        return {"key": key, "clip_norm": self.privacy.clip_norm, "draws": DRAWS_VERSION}
+        versions = {"draws": DRAWS_VERSION, "mechanism": self.mechanism}
+        return {"key": key, "clip_norm": self.privacy.clip_norm, **versions}
 
     def stream(self, state: Tree, round: int) -> SecretStream:
         """Secret random stream of a round.
@@ -113,9 +125,15 @@ class PrivateAggregation(PlainAggregation):
             round: Number of the round, from 1.
 
         Raises:
-            RunStoppedError: If an earlier version started the run.
+            RunStoppedError: If an earlier version started the run, or other noise or cohorts, whose
+                cost this ledger does not count.
         """
         check_draws(state)
+        if (begun := state.get("mechanism", self.mechanism)) != self.mechanism:
+            raise RunStoppedError(
+                f"this private run was begun with {begun}, and {self.mechanism} does not count its "
+                "earlier releases: keep its settings"
+            )
         return SecretStream(bytes(state["key"].tolist())).at("round", round)
 
     @override

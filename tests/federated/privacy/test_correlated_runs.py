@@ -4,7 +4,14 @@ import dataclasses
 
 import pytest
 
-from fedbolic.federated import AdaptiveClipping, ClientPrivacy, Cohort, Trainer, TrainerState
+from fedbolic.federated import (
+    AdaptiveClipping,
+    ClientPrivacy,
+    Cohort,
+    RunStoppedError,
+    Trainer,
+    TrainerState,
+)
 from fedbolic.federated.accounting.gaussian import gaussian_epsilon
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from tests.federated.simple_method import (
@@ -23,6 +30,7 @@ TREE, BANDED = (
     ClientPrivacy(dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, correlation=kind)
     for kind in ("tree", "banded")
 )
+INDEPENDENT = ClientPrivacy(dp_delta=1e-2, epsilon=8.0, clip_norm=0.1)
 ONCE, CYCLIC = (Cohort(0.4, sampling=kind) for kind in ("once", "cyclic"))  # of 2, 2, 1 clients
 
 
@@ -70,6 +78,35 @@ def test_clients_that_may_take_part_too_often_are_refused(privacy, cohort):
         privacy.ledger(fits, 5, 3, kind="all")
     with pytest.raises(ValueError, match="must take part once in"):
         PrivacyLedger("everyone", "add/remove", 1.0, 1.0, 1e-5, 3, correlation=privacy.correlation)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "cohort", "settings", "rounds"),
+    [
+        (BANDED, CYCLIC, {}, 6),  # the matrix of five rounds is another one
+        (BANDED, CYCLIC, {"noise_multiplier": 2.0}, 5),
+        (TREE, ONCE, {"noise_multiplier": 2.0}, 5),
+        (TREE, ONCE, {"correlation": "none"}, 5),
+        (INDEPENDENT, Cohort(), {}, 6),  # the noise of epsilon 8 in more rounds is larger
+        (INDEPENDENT, Cohort(), {"epsilon": 1.0}, 5),
+        (INDEPENDENT, Cohort(), {"dp_delta": 1e-3}, 5),
+    ],
+)
+def test_a_run_goes_on_with_the_noise_and_the_cohorts_that_it_began_with(
+    privacy, cohort, settings, rounds
+):
+    """The ledger of other settings would count earlier releases as if they had its noise."""
+    (_, state, *_), _ = train(METHOD, DATA, privacy=privacy, cohort=cohort)
+    other = Trainer(cohort=cohort, privacy=dataclasses.replace(privacy, **settings))
+    with pytest.raises(RunStoppedError, match=r"was begun with PrivacyLedger.*keep its settings"):
+        next(other.run(dataclasses.replace(METHOD, rounds=rounds), DATA, RNG, state))
+
+
+def test_a_run_with_a_given_noise_may_have_more_rounds():
+    trainer = Trainer(cohort=ONCE, privacy=TREE)
+    state, _ = next(trainer.run(METHOD, DATA, RNG))
+    *_, (state, rows) = trainer.run(dataclasses.replace(METHOD, rounds=6), DATA, RNG, state)
+    assert rows_of(rows, "privacy/epsilon") == [gaussian_epsilon(1e-2, 1.0, 4)]
 
 
 @pytest.mark.parametrize("privacy", [TREE, BANDED], ids=["tree", "banded"])
