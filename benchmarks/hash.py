@@ -19,11 +19,11 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from benchmarks.curves import draw_curves
+from benchmarks.nearest.curves import draw_curves
+from benchmarks.nearest.validation import fold_accuracies
 from benchmarks.script import alone, parser
 from benchmarks.table import Goal, goal_table, head, line, spread
 from benchmarks.timing import held_mebibytes, interleaved, seconds
-from benchmarks.validation import fold_accuracies
 from fedbolic.data import MNIST
 from fedbolic.data.tables.table import Table
 from flynn import bloom

@@ -17,7 +17,7 @@ import torch
 from mpmath import mpf
 from torch import Tensor
 
-from benchmarks import libraries, truth
+from benchmarks.geometry import libraries, truth
 from benchmarks.script import parser
 from benchmarks.table import head, line
 

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from benchmarks.hierarchy_rows import ROWS, train
+from benchmarks.hierarchies.rows import ROWS, train
 from benchmarks.results import Figures, Results
 from benchmarks.script import parser
 from benchmarks.table import Goal, goal_table, head, line

@@ -20,7 +20,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from benchmarks.nearest import raw_task
+from benchmarks.nearest.rows import raw_task
 from benchmarks.script import parser
 from benchmarks.table import head, line, spread
 from fedbolic.data.tables.table import TABLES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import quick
+from benchmarks.methods import quick
 from fedbolic.core.rng import Rng
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining

@@ -5,7 +5,7 @@ import torch
 from benchmarks.gpu.equality import short_runs
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.workloads import RNG, Size
-from benchmarks.quick import visiting
+from benchmarks.methods.quick import visiting
 from benchmarks.timing import wall_seconds
 from fedbolic.federated import Graphed, Trainer
 from fedbolic.federated.contract.engine import Exchange, Failure

@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.resnet import arithmetic
 from benchmarks.gpu.workloads import RNG, Size, engines
-from benchmarks.quick import NAMES, first_clients, settings, shortened
+from benchmarks.methods.quick import NAMES, first_clients, settings, shortened
 from fedbolic.core import tree
 from fedbolic.core.imports import MissingExtraError
 from fedbolic.core.types import Params

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks import libraries
+from benchmarks.geometry import libraries
 from benchmarks.gpu import roofline
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.workloads import Size

@@ -17,7 +17,7 @@ import torch
 from torch.func import vmap
 from typing_extensions import override
 
-from benchmarks.geometry import Row, rows
+from benchmarks.geometry.operations import Row, rows
 from benchmarks.gpu.convolution import LAYERS, layer_row
 from benchmarks.table import head, line
 from benchmarks.timing import Operators, seconds

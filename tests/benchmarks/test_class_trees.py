@@ -9,8 +9,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from benchmarks import class_tree_rows, class_trees, retrieval_rows
-from benchmarks.class_tree_rows import ROWS, TREE, CosineScaling, SoftLabels, distances
+from benchmarks.class_trees import __main__ as class_trees
+from benchmarks.class_trees import retrieval as retrieval_rows
+from benchmarks.class_trees import rows as class_tree_rows
+from benchmarks.class_trees.rows import ROWS, TREE, CosineScaling, SoftLabels, distances
 from benchmarks.results import Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import taxonomy

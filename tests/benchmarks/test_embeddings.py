@@ -6,10 +6,11 @@ import torch
 
 pytest.importorskip("flint")
 
-from benchmarks import embeddings, hull_dimensions
-from benchmarks.embeddings import Parts, Task, embedded, saved
-from benchmarks.hull_dimensions import GENERATED, dealt_corners, flat, flat_corners, loaded
-from benchmarks.hull_rivals import gaussians
+from benchmarks.hulls import dimensions as hull_dimensions
+from benchmarks.hulls import embeddings
+from benchmarks.hulls.dimensions import GENERATED, dealt_corners, flat, flat_corners, loaded
+from benchmarks.hulls.embeddings import Parts, Task, embedded, saved
+from benchmarks.hulls.rivals import gaussians
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Points
 from fedhull.exchanges import arrays

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import flatland
+from benchmarks.flatland import __main__ as flatland
 
 HEADER = "round,client,name,value\n"
 CONFIG = "seed: 0\nmethod:\n  class_path: flatland.FlatLand\n  init_args: {rounds: 2}\n"

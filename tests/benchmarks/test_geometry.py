@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import geometry
+from benchmarks.geometry import operations as geometry
+from benchmarks.geometry.__main__ import text
 from benchmarks.results import Results
 from tests.benchmarks.kept_tables import assert_kept
 
@@ -15,7 +16,7 @@ TIMED = geometry.timed(6, 2)
 def test_the_table_shows_the_figures_kept():
     results = Results(ROOT / "benchmarks/measured/geometry.csv")
     assert results.known.keys() >= {(size, name) for size in geometry.SIZES for name in TIMED}
-    table, _, met = geometry.text(results).partition("\n\n")
+    table, _, met = text(results).partition("\n\n")
     assert_kept(table, "geometry/operation.csv")
     assert met.removesuffix(".") in (ROOT / "benchmarks/README.md").read_text()
 

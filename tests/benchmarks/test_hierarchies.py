@@ -9,13 +9,20 @@ import networkx as nx
 import pytest
 import torch
 
-from benchmarks import hierarchy_controls
-from benchmarks.hierarchies import FIGURES
-from benchmarks.hierarchy_controls import CELLS, LRS, SEEDS, TRAINED, Cell, Controls, Sampled
-from benchmarks.hierarchy_exact import EXACT, Walk
-from benchmarks.hierarchy_fitted import FITTED
-from benchmarks.hierarchy_table import FLAT_ROWS, LAID_OUT, Contest, contests, table, trained_table
-from benchmarks.hierarchy_trees import TREES
+from benchmarks.hierarchies import controls as hierarchy_controls
+from benchmarks.hierarchies.__main__ import FIGURES
+from benchmarks.hierarchies.controls import CELLS, LRS, SEEDS, TRAINED, Cell, Controls, Sampled
+from benchmarks.hierarchies.exact import EXACT, Walk
+from benchmarks.hierarchies.fitted import FITTED
+from benchmarks.hierarchies.table import (
+    FLAT_ROWS,
+    LAID_OUT,
+    Contest,
+    contests,
+    table,
+    trained_table,
+)
+from benchmarks.hierarchies.trees import TREES
 from benchmarks.results import Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy, balanced_tree, random_tree

@@ -12,7 +12,7 @@ from fedbolic.manifolds import Lorentz
 pytest.importorskip("matplotlib")
 image = pytest.importorskip("matplotlib.image")
 
-from benchmarks import hierarchy_figure  # noqa: E402  (needs matplotlib)
+from benchmarks.hierarchies import figure as hierarchy_figure  # noqa: E402  (needs matplotlib)
 
 
 @pytest.mark.parametrize("seed", range(3))

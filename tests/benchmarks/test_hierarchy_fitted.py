@@ -4,9 +4,9 @@ import networkx as nx
 import pytest
 import torch
 
-from benchmarks import hierarchy_fitted
-from benchmarks.hierarchy_fitted import FITTED, fit
-from benchmarks.tree_scores import distance_error
+from benchmarks.hierarchies import fitted as hierarchy_fitted
+from benchmarks.hierarchies.fitted import FITTED, fit
+from benchmarks.hierarchies.tree_scores import distance_error
 
 GRAPHS = {"path": nx.path_graph(12), "star": nx.star_graph(11)}
 

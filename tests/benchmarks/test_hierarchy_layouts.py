@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.hierarchy_layouts import (
+from benchmarks.hierarchies.layouts import (
     LAYOUT_FIGURES,
     MILLION,
     PARTS,

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from benchmarks import hierarchy_peers
-from benchmarks.hierarchy_peers import Problem, Trials
-from benchmarks.hierarchy_rows import ROWS, Setting, Training, initial, train
+from benchmarks.hierarchies import peers as hierarchy_peers
+from benchmarks.hierarchies.peers import Problem, Trials
+from benchmarks.hierarchies.rows import ROWS, Setting, Training, initial, train
 from benchmarks.results import Results
 from benchmarks.table import spread
 from fedbolic.core.rng import Rng

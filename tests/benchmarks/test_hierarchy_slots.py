@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.hierarchy_slots import (
+from benchmarks.hierarchies.slots import (
     ROWS,
     SETTINGS,
     SLOT_FIGURES,

@@ -6,7 +6,7 @@ import torch
 
 pytest.importorskip("flint")
 
-from benchmarks.hull_distortion import corners_of, distorted, draw, largest_gap
+from benchmarks.hulls.distortion import corners_of, distorted, draw, largest_gap
 from fedbolic.core.rng import Rng
 from fedbolic.data import HalfPlanes
 from fedbolic.manifolds import Poincare

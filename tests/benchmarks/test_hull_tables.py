@@ -6,8 +6,8 @@ from scipy.stats import multivariate_normal
 
 pytest.importorskip("flint")
 
-from benchmarks import hull_rivals
-from benchmarks import hull_tables as tables
+from benchmarks.hulls import rivals as hull_rivals
+from benchmarks.hulls import tables
 from benchmarks.results import Results
 from fedbolic.data import HalfPlanes
 from fedbolic.manifolds import Poincare

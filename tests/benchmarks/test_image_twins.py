@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import image_twins
 from benchmarks.results import Results
+from benchmarks.twins import images as image_twins
 from fedbolic.core.rng import Rng
 from fedbolic.nn.network.hyperbolic_resnet import HyperbolicResNet
 from fedbolic.nn.network.resnet import ResNet

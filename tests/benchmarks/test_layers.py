@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import layers
+from benchmarks.layers import __main__ as layers
 from benchmarks.timing import Operators, interleaved, peak_mebibytes, ratio
 
 PRESENT = [c for c in layers.CANDIDATES if layers.installed(c.library) and c.library != "geoopt"]

@@ -7,7 +7,8 @@ import scipy.sparse as sp
 import torch
 from geoopt import Lorentz as GeooptLorentz
 
-from benchmarks import link_encoders, links
+from benchmarks.links import __main__ as links
+from benchmarks.links import encoders as link_encoders
 from benchmarks.results import Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, LabelledPairs, split_links

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.means_of_points import MeanOfPoints, PointRows
+from benchmarks.hierarchies.means_of_points import MeanOfPoints, PointRows
 from fedbolic.core.rng import Rng
 from fedbolic.data import BalancedTree, PartitionedHierarchy, Subtrees
 from fedbolic.federated import LocalTraining, Update

@@ -5,8 +5,8 @@ import csv
 import pytest
 import torch
 
-from benchmarks.methods import COLUMNS, measure_method, numbers
-from benchmarks.quick import NAMES
+from benchmarks.methods.__main__ import COLUMNS, measure_method, numbers
+from benchmarks.methods.quick import NAMES
 from benchmarks.script import FOLDER
 from tests.subjects import QUICK
 

@@ -9,10 +9,12 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from benchmarks import curves, nearest, nearest_rows
+from benchmarks.nearest import __main__ as nearest
+from benchmarks.nearest import curves
+from benchmarks.nearest import rows as nearest_rows
 from flynn import FlyNNClassifier
 
-PUBLISHED = Path(nearest.__file__).parent / "published"
+PUBLISHED = Path(nearest.__file__).parents[1] / "published"
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_channels_are_compared_with_one_another_too(capsys):
 
 
 def test_features_are_rows_of_length_one_or_z_scores():
-    unit, scores = (nearest.task("digits", of).x for of in ("unit rows", "z-scores"))
+    unit, scores = (nearest_rows.task("digits", of).x for of in ("unit rows", "z-scores"))
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1)
     spread = scores.std(axis=0)
     np.testing.assert_allclose(scores.mean(axis=0), 0, atol=1e-12)
@@ -98,14 +100,14 @@ def published(name):
 def test_published_figures_are_of_sets_that_can_be_made_and_of_71_that_cannot():
     table_1 = published("flynn_table1.csv")
     assert {line["row"] for line in table_1} == {"1NN", "SBFC", "FlyNN"}
-    assert all(nearest.SYNTHETIC.fullmatch(line["setting"]) for line in table_1)
+    assert all(nearest_rows.SYNTHETIC.fullmatch(line["setting"]) for line in table_1)
     records = [line["value"] for line in published("flynn_table2.csv") if line["column"] == "W/T/L"]
     assert {sum(map(int, record.split("/"))) for record in records} == {71}
 
 
 def test_binary_sets_are_hashes_and_other_names_are_refused():
-    x = nearest.synthetic("binary 30 x 100", 0).x
+    x = nearest_rows.synthetic("binary 30 x 100", 0).x
     assert set(np.unique(x)) == {0.0, 1.0}
     assert (x.sum(axis=1) == 20).all()
     with pytest.raises(ValueError, match=r'named such as "real 1000 x 50", got .spiral'):
-        nearest.synthetic("spiral 10 x 10", 0)
+        nearest_rows.synthetic("spiral 10 x 10", 0)

@@ -6,7 +6,7 @@ import networkx
 import pytest
 import torch
 
-from benchmarks.partition_report import clustering, heterogeneity, partition_report
+from benchmarks.flatland.partition_report import clustering, heterogeneity, partition_report
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, Graphs, Metis, Planetoid
 from tests.federated.simple_method import federation as vectors

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks import peers
+from benchmarks.peers import __main__ as peers
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.protocol import choose, tuned
+from benchmarks.flatland.protocol import choose, tuned
 from fedbolic.core.rows import Row
 
 

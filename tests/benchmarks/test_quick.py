@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import quick
+from benchmarks.methods import quick
 from tests.subjects import QUICK, settings
 
 

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from benchmarks import search, start
+from benchmarks import search
+from benchmarks.peers import start
 from benchmarks.results import Results
 from benchmarks.script import FOLDER
 from fedbolic.manifolds import Poincare

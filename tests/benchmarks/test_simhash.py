@@ -1,8 +1,8 @@
 import numpy as np
 import torch
 
-from benchmarks import simhash
-from benchmarks.simhash import simhash_accuracies
+from benchmarks.nearest import simhash
+from benchmarks.nearest.simhash import simhash_accuracies
 
 
 def test_a_class_is_that_of_the_fewest_ones_it_has_not_seen():

@@ -2,7 +2,7 @@
 
 import torch
 
-from benchmarks import sparse_rows
+from benchmarks.hierarchies import sparse_rows
 from fedbolic.core.rng import Rng
 from fedbolic.data import random_tree
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks import transformer_twins as twins
 from benchmarks.results import Results
+from benchmarks.twins import transformers as twins
 
 
 @pytest.fixture

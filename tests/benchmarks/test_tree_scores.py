@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from benchmarks.tree_scores import (
+from benchmarks.hierarchies.tree_scores import (
     common_ancestor_score,
     distance_error,
     lowest_common_ancestors,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import twins
+from benchmarks.twins import __main__ as twins
 from fedbolic.manifolds import Lorentz
 from fedbolic.nn import MLR, ToManifold
 

@@ -3,7 +3,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
-from benchmarks.validation import fold_accuracies
+from benchmarks.nearest.validation import fold_accuracies
 from flynn import FlyNNClassifier
 from flynn.fly_hash import connections, fly_hash
 

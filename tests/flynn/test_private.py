@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.enumerated_losses import log_probability, neighbours, worst_loss
+from benchmarks.private.enumerated_losses import log_probability, neighbours, worst_loss
 from fedbolic.core.rng import Rng
 from fedbolic.federated.secure import SecureSum
 from flynn.method import FlyNN

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.nearest import compare
+from benchmarks.nearest.__main__ import compare
 from fedbolic.run import sweeps as module
 from fedbolic.run.configuration import build, given
 from fedbolic.run.experiment import run

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.gpu.workloads import engines
-from benchmarks.quick import visiting
+from benchmarks.methods.quick import visiting
 from benchmarks.timing import waits
 from fedbolic.core import tree
 from fedbolic.core.imports import MissingExtraError

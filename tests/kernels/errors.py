@@ -13,7 +13,7 @@ import torch
 from mpmath import mp, mpf, workdps
 from torch import Tensor
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from benchmarks.table import head, line
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import conv2d
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from benchmarks.table import head, line
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare

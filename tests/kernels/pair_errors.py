@@ -12,7 +12,7 @@ import torch
 from mpmath import mpf, workdps
 from torch import Tensor
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.kernels.errors import Kind, derivatives, of_model, table

@@ -7,7 +7,7 @@ import torch
 from mpmath import mp, mpf
 from torch.autograd import gradcheck
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic.manifolds import (
     Lorentz,
     Poincare,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mpmath import mp, mpf
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic.manifolds import Lorentz, WrappedNormal
 from tests.manifolds.cases import lifted, normal
 from tests.manifolds.test_wrapped_normal import true_log_density

@@ -4,7 +4,7 @@ import pytest
 import torch
 from mpmath import mp, mpf
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic.manifolds import Lorentz
 from tests.manifolds.cases import lifted, normal
 from tests.manifolds.test_far import ULPS, pairs, sensitivity

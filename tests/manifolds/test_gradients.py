@@ -5,7 +5,7 @@ import torch
 from mpmath import mpf, workdps
 from torch.autograd import gradcheck, gradgradcheck
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.manifolds.cases import ALL, CURVED, IDS, arguments, call, lifted, normal
 

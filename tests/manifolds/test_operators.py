@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.geometry import operators, rows
+from benchmarks.geometry.operations import operators, rows
 
 BUDGETS = {
     "hyperboloid dist": 85,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mpmath import mp, mpf
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz, to_poincare
 from fedbolic.optim import SGD
 from tests.manifolds.cases import ALL, CURVED, IDS, arguments, call, lifted, normal, points

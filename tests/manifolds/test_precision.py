@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from benchmarks import libraries, precision
+from benchmarks import precision
+from benchmarks.geometry import libraries
 from fedbolic.manifolds import Lorentz, Poincare
 
 

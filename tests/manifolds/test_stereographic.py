@@ -5,7 +5,7 @@ import pytest
 import torch
 from mpmath import mp, mpf, workdps
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic.manifolds import Poincare, Stereographic, frechet_mean
 from tests.manifolds.cases import OWN, ROLES, arguments, call, normal, points, spherical, tangents
 

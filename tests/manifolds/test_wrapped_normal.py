@@ -10,7 +10,7 @@ from scipy import special, stats
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Independent, Normal
 
-from benchmarks import truth
+from benchmarks.geometry import truth
 from fedbolic.manifolds import Lorentz, Poincare, WrappedNormal, to_lorentz
 from tests.manifolds.cases import CURVED, lifted, make, normal, points
 

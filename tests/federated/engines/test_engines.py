@@ -10,12 +10,12 @@ import time
 import pytest
 import torch
 
-from benchmarks import plain_loop
-from benchmarks.engine_candidates import PlainLoop, Trained, federation, method, seeds
-from benchmarks.engine_goals import goals
-from benchmarks.engine_rounds import Cost, Found, difference, first_values
-from benchmarks.plain_loop import Workload
-from benchmarks.processes import cpu_seconds, tree
+from benchmarks.engines import plain_loop
+from benchmarks.engines.candidates import PlainLoop, Trained, federation, method, seeds
+from benchmarks.engines.goals import goals
+from benchmarks.engines.plain_loop import Workload
+from benchmarks.engines.processes import cpu_seconds, tree
+from benchmarks.engines.rounds import Cost, Found, difference, first_values
 from benchmarks.table import Goal, goal_table
 from fedbolic.federated import Sequential
 
@@ -79,7 +79,7 @@ def test_speeds_are_medians_of_rounds_side_by_side():
 
 
 def test_a_slow_engine_meets_no_goal(monkeypatch):
-    monkeypatch.setattr("benchmarks.engine_goals.memory_goals", list)
+    monkeypatch.setattr("benchmarks.engines.goals.memory_goals", list)
     slow, quick = Cost(9.0, 9.0, 9.0), Cost(1.0, 1.0, 1.0)
     names = ("Sequential", "Batched", "Workers(2)")
     costs = {"plain loop": [quick], "pfl": [quick], **{name: [slow] for name in names}}

@@ -6,7 +6,7 @@ import geoopt
 import pytest
 import torch
 
-from benchmarks import hgcn
+from benchmarks.layers import hgcn
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz, to_poincare
 from fedbolic.nn import TangentLinear
 from fedbolic.nn.graph.convolution import HGCN, CentroidConv, HGCNConv

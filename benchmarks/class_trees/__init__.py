@@ -1,0 +1,1 @@
+"""Classes that form a tree, and retrieval."""

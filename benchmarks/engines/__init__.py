@@ -1,0 +1,1 @@
+"""Engines next to a plain loop and other frameworks."""

@@ -1,0 +1,1 @@
+"""FlatLand's tables, its protocol and its partition."""

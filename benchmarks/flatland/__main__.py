@@ -1,0 +1,228 @@
+"""FlatLand's tables of scores, best tries and client graphs, from sweeps and configurations.
+
+    python -m benchmarks.flatland partition CONFIG | table SWEEP | choose SWEEP
+
+Takes seconds.
+"""
+
+import re
+import statistics
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from benchmarks.flatland.partition_report import PartitionReport, partition_report
+from benchmarks.flatland.protocol import LOCAL, Chosen, choose, tuned
+from benchmarks.script import parser
+from benchmarks.table import head, line, spread
+from fedbolic.core.published import PUBLISHED, read_published
+from fedbolic.core.rng import Rng
+from fedbolic.core.rows import Row
+from fedbolic.report.comparison import paired_differences
+from fedbolic.report.table_rows import TableRow, find
+from fedbolic.run import experiment
+from fedbolic.run.configuration import build
+
+COLUMN = "P-FL client mean %"
+"""Column of the published numbers."""
+
+
+def partition(
+    config: Path, seeds: Sequence[int], options: Sequence[str], plot: Path | None
+) -> None:
+    """Print the partition report of a configuration for each seed, and the spread over seeds."""
+    settings = build(experiment.run, ["--config", str(config), *options])
+    reports = [partition_report(settings["data"].load(Rng(seed).at("data"))) for seed in seeds]
+    for seed, report in zip(seeds, reports, strict=True):
+        print(f"seed {seed}\n\n{report.table()}\n")
+    cells = []
+    for of in MEANS.values():
+        values = [of(report) for report in reports]
+        ends = f", {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
+        cells.append(f"{statistics.fmean(values):.3f}{ends}")
+    print(f"{head('parts', 'seeds', *MEANS)}\n{line(config.stem, len(seeds), *cells)}")
+    if plot is not None:
+        draw(reports[0], plot)
+
+
+MEANS: dict[str, Callable[[PartitionReport], float]] = {
+    "nodes": lambda report: statistics.fmean(part.num_nodes for part in report.parts),
+    "edges, both directions": lambda report: statistics.fmean(
+        2 * part.num_edges for part in report.parts
+    ),
+    "clustering": lambda report: statistics.fmean(part.clustering for part in report.parts),
+    "heterogeneity": lambda report: report.heterogeneity,
+    "Forman-Ricci": lambda report: statistics.fmean(part.ricci for part in report.parts),
+}
+"""Quantities of Table 2 of the paper, and of its Figure 5 the mean over clients."""
+
+
+def draw(report: PartitionReport, file: Path) -> None:
+    """Draw the clients' classes and the curvatures of their graphs."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(9.0, 3.5), layout="constrained")
+    FigureCanvasAgg(canvas)
+    left, right = canvas.subplots(1, 2)
+    places, bottom = range(len(report.parts)), [0] * len(report.parts)
+    for k, counts in enumerate(zip(*(part.counts for part in report.parts), strict=True)):
+        left.bar(places, counts, bottom=bottom, label=str(k), color=f"C{k % 10}")
+        bottom = [b + count for b, count in zip(bottom, counts, strict=True)]
+    left.set(title="nodes of every class", xlabel="client", xticks=places)
+    right.bar(places, [part.ricci for part in report.parts], color="grey")
+    right.set(title="mean Forman-Ricci curvature of the edges", xlabel="client", xticks=places)
+    canvas.legend(loc="outside lower center", fontsize="small", ncols=10, title="class")
+    canvas.savefig(file, dpi=80)
+
+
+COPIED = " †"
+"""Mark of a published number that the paper copied from elsewhere, according to its source."""
+
+Runs = dict[str, list[Row]]
+"""Rows of metrics by seed."""
+
+
+def ended(row: TableRow) -> Runs:
+    """The completed runs of a row."""
+    found = {}
+    for folder in row.folders:
+        settings = yaml.safe_load(folder.config.read_text())["method"].get("init_args", {})
+        measured = folder.rows()
+        if max((one.round for one in measured), default=0) >= settings.get("rounds", 1):
+            found[folder.path.name] = measured
+    return found
+
+
+def scores(runs: Runs, score: str = "accuracy") -> dict[str, Chosen]:
+    """Scores of the clients' own models, for every seed.
+
+    Without local models, the scores are those after fine-tuning or, failing that, the server's.
+    """
+    found = {}
+    for seed, rows in runs.items():
+        chosen = (
+            choose(rows, of=LOCAL, score=score)
+            or (tuned(rows) if score == "accuracy" else None)
+            or choose(rows, of="", score=score)
+        )
+        if chosen is not None:
+            found[seed] = chosen
+    return found
+
+
+def table(path: Path, references: Sequence[str], score: str = "accuracy") -> None:
+    """Print a sweep's table: every score at the round chosen on validation.
+
+    Raises:
+        ValueError: If the sweep lacks one of the references.
+    """
+    rows = find(path)
+    file = path / PUBLISHED
+    numbers = read_published(file) if file.exists() else []
+    known = {
+        n.row: n.value + COPIED * ("copied" in n.source) for n in numbers if n.column == COLUMN
+    }
+    runs = {row.name: ended(row) for row in rows}
+    local = {name: scores(of, score) for name, of in runs.items()}
+    gaps = [_differences(local, reference) for reference in references]
+    heads = [
+        "local model %",
+        "weighted %",
+        "worst client %",
+        "server's model %",
+        *(f"minus {reference} [95 %]" for reference in references),
+        "published %",
+        "rising",
+        "seeds",
+    ]
+    print(head("", *heads))
+    for row in rows:
+        own = local[row.name]
+        sent = [c for of in runs[row.name].values() if (c := choose(of, of="", score=score))]
+        cells = [
+            *(spread(100 * getattr(c, name) for c in own.values())
+              for name in ("mean", "weighted", "worst")),
+            spread(100 * c.mean for c in sent),
+            *(of_reference.get(row.name, "") for of_reference in gaps),
+            known.get(row.name, ""),
+            f"{sum(c.rising for c in own.values())} of {len(own)}",
+            str(len(own)),
+        ]  # fmt: skip
+        print(line(row.name, *cells))
+    if any(value.endswith(COPIED) for value in known.values()):
+        print("\n†: copied from elsewhere, not run by the authors.")
+    unfinished = sum(len(row.folders) - len(runs[row.name]) for row in rows)
+    if unfinished:
+        print(f"\n{unfinished} runs that have not come to their end are left out.")
+
+
+def _differences(local: Mapping[str, dict[str, Chosen]], reference: str) -> dict[str, str]:
+    means: dict[str, dict[Hashable, float]] = {
+        row: {seed: 100 * chosen.mean for seed, chosen in of.items()} for row, of in local.items()
+    }
+    return {
+        gap.row: f"{gap.mean:+.2f}"
+        + (" [{:+.2f}, {:+.2f}]".format(*gap.interval) if gap.interval else "")
+        for gap in paired_differences(means, reference)
+    }
+
+
+def choose_tries(path: Path) -> None:
+    """Print every row's tries with their validation accuracy, and mark the best one.
+
+    The name of a row begins with the name of the method; the settings of the try, each with an
+    equals sign, follow. Test scores are not printed, so they cannot be chosen by.
+    """
+    tries: dict[str, list[tuple[float, float, str]]] = {}
+    for row in find(path):
+        method, *settings = re.split(r" (?=[^ ]*=)", row.name)
+        runs = ended(row)
+        local, sent = (
+            [c.validation for of in runs.values() if (c := choose(of, of=kind))]
+            for kind in (LOCAL, "")
+        )
+        if local:
+            mean = statistics.fmean(local)
+            tries.setdefault(method, []).append((mean, statistics.fmean(sent), " ".join(settings)))
+    print(head("row", "try", "local validation %", "server's validation %", "chosen"))
+    for method, found in tries.items():
+        for scored in found:
+            mean, sent, settings = scored
+            mark = "chosen" if scored == max(found) else ""
+            cells = f"{100 * mean:.2f}", f"{100 * sent:.2f}"
+            print(line(method, settings, *cells, mark))
+
+
+def main() -> None:
+    """Run one of the commands."""
+    args = parser(__doc__)
+    commands = args.add_subparsers(dest="command", required=True)
+    parts = commands.add_parser(
+        "partition", help="report on the clients' graphs; also accepts options of a run"
+    )
+    parts.add_argument("config", type=Path)
+    parts.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parts.add_argument("--plot", type=Path, help="file for a figure of the first seed's clients")
+    scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
+    scored.add_argument("sweep", type=Path)
+    scored.add_argument(
+        "--reference", nargs="+", default=["Local(E)"], help="the rows to compare with"
+    )
+    scored.add_argument("--score", default="accuracy", help="accuracy, or a metric of the runs")
+    tried = commands.add_parser("choose", help="the best try of every row on validation")
+    tried.add_argument("sweep", type=Path)
+    given, options = args.parse_known_args()
+    if given.command == "partition":
+        partition(given.config, given.seeds, options, given.plot)
+    elif options:
+        args.error(f"unknown arguments: {' '.join(options)}")
+    elif given.command == "choose":
+        choose_tries(given.sweep)
+    else:
+        table(given.sweep, given.reference, given.score)
+
+
+if __name__ == "__main__":
+    main()

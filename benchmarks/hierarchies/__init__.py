@@ -1,0 +1,1 @@
+"""Hierarchies: flat controls, exact rows, layouts, and other libraries."""

@@ -1,0 +1,1 @@
+"""FedHull's tables: corners, cores, rivals, dimensions, distortion."""

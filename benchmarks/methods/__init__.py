@@ -1,0 +1,1 @@
+"""Every method, in its quick configuration."""

@@ -1,0 +1,1 @@
+"""Times of this library over those of others."""

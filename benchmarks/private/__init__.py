@@ -1,0 +1,1 @@
+"""Cost of privacy of FlyNN's counts."""

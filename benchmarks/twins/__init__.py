@@ -1,0 +1,1 @@
+"""Networks with points next to the same networks without."""
