@@ -129,7 +129,7 @@ function resize() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const get = name => style.getPropertyValue(name).trim();
   colours = {ink: get("--ink"), halo: get("--disc"), disc: get("--disc"), rim: get("--rim"), grey: get("--soft"),
-    accent: get("--accent"), light: dark ? "74%" : "55%", chroma: dark ? ".13" : ".15", opacity: dark ? 1.5 : 1};
+    accent: get("--accent"), light: dark ? "80%" : "55%", chroma: dark ? ".13" : ".15", opacity: dark ? 2.2 : 1};
 }
 
 function tone(i) {
@@ -340,7 +340,8 @@ function drawLabels(dots) {
 function short(i, most = 34) {
   let text = names[i];
   const above = parent[i] < 0 ? "" : names[parent[i]];
-  if (above && text.length > above.length && text.startsWith(above)) text = text.slice(above.length).replace(/^[\s>/|.:]+/, "") || names[i];
+  const rest = above && text.startsWith(above) ? text.slice(above.length).match(/^[\s>/|.:]+(.+)/s) : null;
+  if (rest) text = rest[1]; // "A > B" below "A", but not "item 12" below "item 1"
   if (/^\S+\.[nvars]\.\d+$/.test(text)) text = text.replace(/\.[nvars]\.\d+$/, "").replaceAll("_", " ");
   const signs = Array.from(text.slice(0, 4 * most));
   return signs.length > most ? signs.slice(0, most - 1).join("") + "…" : text;

@@ -120,6 +120,14 @@ def run(script):
     return json.loads(subprocess.run([node, "-e", whole], capture_output=True, check=True).stdout)
 
 
+def test_a_label_leaves_out_a_parents_name_that_a_sign_ends():
+    names = {"item 1": "item 1", "item 12": "item 12", "item 1 > 3": "3", "item 1.n.02": "n.02"}
+    source = Path(fedbolic.hierarchies.view.__file__).with_name("view_map.js").read_text()
+    short = source[source.index("function short") :].partition("\n}\n")[0]
+    tree = f"const names = {list(names)}, parent = [-1, 0, 0, 0];"
+    assert run(f"{tree} {short}}} return names.map((_, i) => short(i));") == list(names.values())
+
+
 def disc(turn, rest, radius):
     """A place as a complex number of the disc, with 200 digits."""
     angle = 2 * mpmath.pi * turn / mpmath.mpf(2) ** 64 + mpmath.mpf(rest)
