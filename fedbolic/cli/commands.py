@@ -38,6 +38,7 @@ from fedbolic.run.configuration import (
 from fedbolic.run.experiment import dry_run, resume, run
 from fedbolic.run.exports import export
 from fedbolic.run.progress import ProgressBar, terminal
+from fedbolic.run.record import RunFolder
 from fedbolic.run.sweeps import sweep
 
 with extra("run", "the command line"):
@@ -316,12 +317,19 @@ def _audit(settings: dict[str, Any]) -> int:
     from fedbolic.testing.run_audit import audit_run  # few need it
 
     with setting_up():
-        reports = [Site(folder).check() for folder in settings["sites"]]
+        received = _names_of_states(settings["run"]) if settings["sites"] else []
+        reports = [Site(folder).check(received) for folder in settings["sites"]]
         found = audit_run(settings["run"], planted=settings["planted"])
     sys.stdout.write("".join(map(str, [found, *reports])))
     for path in different_messages(reports):
         sys.stdout.write(f"sites received different messages in {path}\n")
     return STOPPED if any(each.faults for each in [found, *reports]) else 0
+
+
+def _names_of_states(path: Path) -> list[str]:
+    """Names of client states that a run's server has; none if its clients were no nodes."""
+    states = RunFolder.open(path).read_checkpoint()["client_states"]
+    return [own["name"] for own in states.values() if own.keys() == {"name"}]
 
 
 COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {

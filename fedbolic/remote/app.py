@@ -89,7 +89,7 @@ def answer(content: RecordDict, context: Context) -> RecordDict:
     site = Site(Path(str(context.node_config["site"]))) if "site" in context.node_config else None
     if starts:
         reply = handshake(own)
-        return to_records(site.answer("handshake", request, lambda _: reply) if site else reply)
+        return to_records(site.answer("handshake", request, lambda *_: reply) if site else reply)
     evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
     accounts = _accounts(context)
     noise, private = score_noise_of(context.node_config), settings.get("privacy") is not None

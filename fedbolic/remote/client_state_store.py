@@ -16,10 +16,10 @@ from fedbolic.core.types import Tree
 class ClientStateStore:
     """Stores client states in one file, each with the reply of the exchange that produced it.
 
-    A client state is named after the request that led to it; the initial state is empty and named
-    ``""``. Every request names the state from which the server continues, so a client whose last
-    reply was lost or refused returns to the earlier state. A repeated request gets the stored
-    reply, and its work is not done twice.
+    A client state is named after the request that led to it, or after the line of a transcript
+    about that request; the initial state is empty and named ``""``. Every request names the state
+    from which the server continues, so a client whose last reply was lost or refused returns to the
+    earlier state. A repeated request gets the stored reply, and its work is not done twice.
 
     Args:
         file: File of the states; its folder is created with the first state.
@@ -49,26 +49,31 @@ class ClientStateStore:
         """The client state after the last reply."""
         return self.client_state(self._load()["last"])
 
-    def reply(self, name: str) -> Tree | None:
-        """The stored reply to the request of this name; ``None`` if there is none."""
-        found = self._load()["replies"].get(name)
-        return None if found is None else found["reply"]
+    def reply(self, request: str) -> Tree | None:
+        """The stored reply to the request of this digest; ``None`` if there is none."""
+        for name, kept in self._load()["replies"].items():
+            if kept.get("request", name) == request:
+                return kept["reply"]
+        return None
 
-    def keep(self, name: str, reply: Tree, client_state: Tree, *, earlier: str) -> None:
+    def keep(
+        self, name: str, reply: Tree, client_state: Tree, *, earlier: str, request: str = ""
+    ) -> None:
         """Store a reply and its client state, and delete all other states except ``earlier``.
 
         Args:
-            name: Name of the request.
+            name: Name of the client state.
             reply: Reply as it will be sent.
             client_state: Client state after the reply.
             earlier: Name of the earlier state to keep as well; ``""`` to keep no other state.
+            request: Digest of the request; ``""`` if that is the name.
 
         Raises:
             ValueError: If the reply or state could not be loaded again; the file is unchanged then.
         """
         found = self._load()
         kept = {old: found["replies"][old] for old in (earlier,) if old in found["replies"]}
-        kept[name] = {"reply": reply, "client_state": client_state}
+        kept[name] = {"request": request or name, "reply": reply, "client_state": client_state}
         self._save({**found, "last": name, "replies": kept})
 
     def scoring(self, round: int) -> Tree | None:

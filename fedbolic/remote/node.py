@@ -149,14 +149,14 @@ class Node:
         try:
             kind = "scores" if request["task"] == "scores" else request["purpose"]
             work = functools.partial(self._work, request)
-            return work([]) if self.site is None else self.site.answer(kind, request, work)
+            return work([], "") if self.site is None else self.site.answer(kind, request, work)
         except SiteLimitError as error:
             logger.warning("client %d: %s", self.client.id, error)
             return {"scores": {}} if request["task"] == "scores" else {"error": str(error)}
         except Exception as error:
             return self._failed(error)
 
-    def _work(self, request: Tree, costs: list[Tree]) -> Tree:
+    def _work(self, request: Tree, costs: list[Tree], line: str) -> Tree:
         """Reply, with what it charges in a list; an error is one, too."""
 
         def charge(ledger: PrivacyLedger, num_releases: int) -> tuple[str | int, ...]:
@@ -168,7 +168,7 @@ class Node:
             self.method.check_deployed()
             self._check_accounts()
             with measuring(self.evaluation.metrics), charging(charge):
-                return _TASKS[request["task"]](self, request)
+                return _TASKS[request["task"]](self, request, line)
         except Exception as error:  # the server continues without this client
             return self._failed(error)
 
@@ -196,10 +196,10 @@ class Node:
             raise ValueError("this node has no privacy accounts, so it releases nothing private")
         return self.accounts.charge(ledger, num_releases)
 
-    def _update(self, request: Tree) -> Tree:
+    def _update(self, request: Tree, line: str) -> Tree:
         """The update; a repeated request gets the stored reply."""
-        name = tree_digest(request).hex()
-        if (known := self.store.reply(name)) is not None:
+        digest = tree_digest(request).hex()
+        if (known := self.store.reply(digest)) is not None:
             return known
         client, rng, client_state = self._place(request)
         phase = self._phase(request)
@@ -220,9 +220,10 @@ class Node:
         given = {"payload": update.payload, "weight": float(update.weight), "metrics": metrics}
         if request["purpose"] != "train":  # its model is discarded, so the client state stays
             return {**given, "name": request["client_state"]}
+        name = line or digest  # by a line of its transcript, the server can tell if one is missing
         reply = {**given, "name": name}
         earlier = "" if isinstance(self.method, OneTimeSecrets) else request["client_state"]
-        self.store.keep(name, reply, kept, earlier=earlier)
+        self.store.keep(name, reply, kept, earlier=earlier, request=digest)
         return reply
 
     @property
@@ -234,7 +235,8 @@ class Node:
         secret = isinstance(self.method, OneTimeSecrets)
         return self.accounts is not None or self.private or secret
 
-    def _scores(self, request: Tree) -> Tree:
+    def _scores(self, request: Tree, line: str) -> Tree:
+        del line
         if self.score_noise is not None:
             return self._noisy_scores(self.score_noise, request)
         if self._withholds_scores:
@@ -339,7 +341,7 @@ class Node:
         return HeadExchange(inner, settings.ridge, settings.layer) if inner else None
 
 
-_TASKS: dict[str, Callable[[Node, Tree], Tree]] = {
+_TASKS: dict[str, Callable[[Node, Tree, str], Tree]] = {
     "update": Node._update,
     "scores": Node._scores,
 }

@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,9 @@ class Site:
     refused, except for handshakes. ``0.key`` signs, and ``0.pub``, for whoever checks, goes to them
     on a way of its own. A line of ``transcript`` holds an entry, the hash of the line before and a
     signature (Ed25519). It is on the disk before a request is worked on, and another one before the
-    reply is sent, so what an interruption hides is an answer that nobody got. Lines that the owner
-    cuts off at the end do not show.
+    reply is sent, so what an interruption hides is an answer that nobody got. The hash of a line
+    about an update names the client state after it, which the server keeps: nobody can leave out
+    that line or one before it, or write them anew. Later lines may be cut off.
 
     Args:
         folder: The folder.
@@ -88,13 +89,14 @@ class Site:
             (folder / "limits.json").write_text(json.dumps(limits))
         return cls(folder)
 
-    def answer(self, kind: str, request: Tree, work: Callable[[list[Tree]], Tree]) -> Tree:
+    def answer(self, kind: str, request: Tree, work: Callable[[list[Tree], str], Tree]) -> Tree:
         """Reply to a request, booked before and after it is worked on.
 
         Args:
             kind: Kind of the request.
             request: The request.
-            work: Gives the reply, and appends what it charges to a list.
+            work: Gives the reply, by a list to which it appends what it charges, and the hash of
+                the line about the request.
 
         Raises:
             SiteLimitError: If the limits refuse it.
@@ -103,19 +105,21 @@ class Site:
         if "message" in request:
             facts["message"] = tree_digest(request["message"]).hex()
             facts["path"] = str(request["path"])
-        self.ask(kind, name, facts)
-        costs: list[Tree] = []
-        reply = work(costs)
+        line, costs = self.ask(kind, name, facts), list[Tree]()
+        reply = work(costs, line)
         self.tell(name, reply, costs)
         return reply
 
-    def ask(self, kind: str, name: str, facts: dict[str, Any]) -> None:
+    def ask(self, kind: str, name: str, facts: dict[str, Any]) -> str:
         """Book a request before it is worked on; the same request again is free.
 
         Args:
             kind: Kind of the request.
             name: Digest of the request.
             facts: Further entries of the line.
+
+        Returns:
+            Hash of the line.
 
         Raises:
             SiteLimitError: If the limits refuse it.
@@ -129,7 +133,7 @@ class Site:
                 self._append({"event": "refused", "kind": kind, "request": name})
                 number = f"at most {most} requests of kind" if most else "no"
                 raise SiteLimitError(f"this site answers {number} {kind}")
-            self._append({"event": "asked", "kind": kind, "request": name, **facts})
+            return self._append({"event": "asked", "kind": kind, "request": name, **facts})
 
     def _most(self, kind: str) -> int | float:
         """Largest number of different requests of a kind."""
@@ -151,7 +155,7 @@ class Site:
         with FileLock(f"{self.file}.lock", mode=0o600):
             self._append({"event": "told", "request": name, "reply": digest, "costs": costs})
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: dict[str, Any]) -> str:
         from fedbolic.federated.secure.keys import read_secret, sign  # needs the extra secure
 
         entry = {**entry, "before": next((digest for *_, digest in reversed(self._lines())), "")}
@@ -159,6 +163,7 @@ class Site:
         descriptor = os.open(self.file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         os.ftruncate(descriptor, self.file.read_bytes().rfind(b"\n") + 1)  # an interrupted line
         append_line(descriptor, {**entry, "signature": signature})
+        return self._lines()[-1][2]
 
     def _lines(self) -> list[tuple[dict[str, Any], str, str]]:
         """Entries, their signatures and the hashes of the whole lines."""
@@ -166,8 +171,12 @@ class Site:
         found = [(json.loads(line), hashlib.sha256(line).hexdigest()) for line in lines]
         return [(entry, entry.pop("signature"), digest) for entry, digest in found]
 
-    def check(self) -> "SiteReport":
+    def check(self, received: Collection[str] = ()) -> "SiteReport":
         """Check signatures, hashes and limits, and sum up the transcript.
+
+        Args:
+            received: Names of client states that the server of a run received from its clients, one
+                of which must be the hash of a line; empty if they are not known.
 
         Raises:
             FileNotFoundError: If there is no transcript or no public key.
@@ -179,6 +188,7 @@ class Site:
             raise FileNotFoundError(f"{self.file} is missing")
         asked, messages = defaultdict[str, set[str]](set), defaultdict[str, dict[str, None]](dict)
         releases, epsilons = Counter[str](), dict[str, tuple[float, int]]()
+        requests, told = dict[str, str](), set[str]()
         try:
             for number, (entry, signature, digest) in enumerate(self._lines(), 1):
                 if entry["before"] != last:
@@ -189,17 +199,20 @@ class Site:
                     continue
                 if entry["event"] == "asked":
                     asked[entry["kind"]].add(entry["request"])
+                    requests[digest] = entry["request"]
                     if "path" in entry and entry["kind"] == "train":
                         messages[_exchange(entry["path"])][entry["message"]] = None
-                if entry["event"] == "told" and not any(
-                    entry["request"] in names for names in asked.values()
-                ):
-                    faults.append(f"line {number} replies to nothing that was asked")
+                if entry["event"] == "told":
+                    told.add(entry["request"])
+                    if not any(entry["request"] in names for names in asked.values()):
+                        faults.append(f"line {number} replies to nothing that was asked")
                 for cost in entry.get("costs", ()):
                     releases[cost["mechanism"]] += cost["releases"]
                     epsilons[cost["mechanism"]] = cost["epsilon"], cost["rounds"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             faults.append("the transcript is damaged")
+        if received and not any(requests.get(name) in told for name in received):
+            faults.append("no reply that the run's server has is in it, so its end was cut off")
         for kind, names in asked.items():
             if len(names) > (most := self._most(kind)):
                 faults.append(f"{len(names)} requests of {kind} were answered, not {most}")

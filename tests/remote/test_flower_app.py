@@ -13,6 +13,7 @@ from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.site import Site
 from fedbolic.run.configuration import build, describe
 from fedbolic.run.experiment import run
+from fedbolic.run.record import RunFolder
 from flynn import FlyNN, Histogram
 from tests.federated.simple_method import assert_near
 
@@ -182,7 +183,12 @@ def test_a_node_may_have_data_a_folder_and_a_site_of_its_own(settings, config, r
     assert weights["1,2,train/loss"] != weights["1,1,train/loss"]
     assert "2,2,train/loss" not in weights  # of a second request
     assert site.check().counts == {"handshake": 1, "train": 1}
-    assert not site.check().faults
+    states = RunFolder(runs / "far" / "seed0").read_checkpoint()["client_states"]
+    received = [own["name"] for own in states.values()]
+    assert not site.check(received).faults
+    *earlier, _ = [line for line in site.file.read_bytes().splitlines(True) if b'"told"' in line]
+    site.file.write_bytes(b"".join(site.file.read_bytes().partition(earlier[-1])[:2]))
+    assert any("its end was cut off" in fault for fault in site.check(received).faults)
 
 
 def test_a_run_that_goes_on_reads_the_data_anew(settings, tmp_path):

@@ -6,10 +6,13 @@ import json
 import pytest
 import torch
 
-from fedbolic.cli.commands import execute
+from fedbolic.cli.commands import _names_of_states, execute
 from fedbolic.remote.accounts import PrivacyAccounts
+from fedbolic.remote.loopback import AtNodes
 from fedbolic.remote.nodes import Nodes
 from fedbolic.remote.site import Site, SiteLimitError, different_messages
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import run
 from fedbolic.testing.audit import Audit
 from tests.federated.simple_method import SMALL, federation, train
 from tests.remote.transports import Here
@@ -29,10 +32,18 @@ def at_sites(folder, limits=None, method=SMALL, **settings):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """Sites after a run of three rounds, and what the server knows."""
-    nodes, seen, sites = at_sites(tmp_path_factory.mktemp("run"), {"train": 3, "scores": 9})
-    (*_, last), _ = train(SMALL, seen, engine=nodes)
-    return sites, last
+    """Sites after a run of three rounds, and the folder of the run."""
+    folder = tmp_path_factory.mktemp("run")
+    nodes, _, sites = at_sites(folder, {"train": 3, "scores": 9})
+    settings = build(run, ["--runs", str(folder), "--name=far", "--device=cpu"])
+    given = {"method": SMALL, "data": AtNodes(), "precision": "64-true"}
+    return sites, run(**{**settings, **given}, nodes=nodes)
+
+
+@pytest.fixture
+def received(told):
+    """Names of client states, as the server has them."""
+    return _names_of_states(told[1])
 
 
 def copied(site, folder):
@@ -49,7 +60,7 @@ def test_a_transcript_says_what_was_asked(told, tmp_path):
     assert not any(report.faults for report in reports)
     assert not different_messages(reports)
     paths = [json.loads(path) for path in reports[0].messages]
-    assert [path[:2] for path in paths] == [["round", 1], ["round", 2], ["round", 3]]
+    assert [path[1:3] for path in paths] == [["round", 1], ["round", 2], ["round", 3]]
     assert not Site(copied(told[0][0], tmp_path)).check().faults  # no private key is needed
 
 
@@ -104,6 +115,36 @@ def test_an_altered_transcript_is_found(fault, words, told, tmp_path):
     assert any(words in found for found in Site(folder).check().faults)
 
 
+def test_an_end_that_the_server_has_is_not_cut_off(told, received, tmp_path):
+    """A transcript that ends before the reply of the last round, of which the server has proof."""
+    folder = copied(told[0][1], tmp_path)
+    lines = (folder / "transcript").read_bytes().splitlines(keepends=True)
+    kinds = [(json.loads(line)["event"], json.loads(line).get("kind")) for line in lines]
+    last = max(i for i, kind in enumerate(kinds) if kind == ("asked", "train")) + 2
+    for end in range(1, len(lines) + 1):
+        (folder / "transcript").write_bytes(b"".join(lines[:end]))
+        assert not Site(folder).check().faults  # without the server's names
+        found = any("its end was cut off" in fault for fault in Site(folder).check(received).faults)
+        assert found == (end < last)
+
+
+def test_nobody_writes_a_transcript_anew_without_a_request(told, received, tmp_path):
+    """The owner of the key signs all lines again but those of the first round."""
+    site, new = told[0][1], Site(copied(told[0][1], tmp_path))
+    entries = [entry for entry, *_ in site._lines()]
+    first = next(entry["request"] for entry in entries if entry.get("kind") == "train")
+    new.file.unlink()
+    (new.folder / "0.key").write_bytes((site.folder / "0.key").read_bytes())
+    (new.folder / "0.key").chmod(0o600)
+    for entry in entries:
+        if entry["request"] != first:
+            new._append({name: value for name, value in entry.items() if name != "before"})
+    assert new.check().counts == {"train": 2, "scores": 3}
+    assert not new.check().faults
+    assert any("its end was cut off" in fault for fault in new.check(received).faults)
+    assert not site.check(received).faults
+
+
 def test_the_key_of_another_site_does_not_fit(told, tmp_path):
     folder = copied(told[0][0], tmp_path)
     (folder / "0.pub").write_bytes((told[0][1].folder / "0.pub").read_bytes())
@@ -112,14 +153,13 @@ def test_the_key_of_another_site_does_not_fit(told, tmp_path):
 
 def test_limits_hold_and_a_refusal_says_why(told):
     """A fourth request is refused by text, the third one again is free, and nothing is booked."""
-    sites, last = told
-    state, before = last.server_state, Site(sites[0].folder).check()
+    sites, before = told[0], Site(told[0][0].folder).check()
     with pytest.raises(SiteLimitError, match="at most 3 requests of kind train"):
-        sites[0].answer("train", {"message": state, "path": "[]"}, lambda _: {})
+        sites[0].answer("train", {"message": {}, "path": "[]"}, lambda *_: {})
     with pytest.raises(SiteLimitError, match="no fine_tuning"):
-        sites[0].answer("fine_tuning", {}, lambda _: {})
+        sites[0].answer("fine_tuning", {}, lambda *_: {})
     with pytest.raises(SiteLimitError, match="no unknown"):
-        sites[0].answer("anything", {}, lambda _: {})
+        sites[0].answer("anything", {}, lambda *_: {})
     name = next(e["request"] for e, *_ in sites[0]._lines() if e.get("kind") == "train")
     sites[0].ask("train", name, {})
     after = Site(sites[0].folder).check()
@@ -165,19 +205,19 @@ def test_what_the_limits_do_not_name_is_a_fault(told, tmp_path):
 def test_handshakes_have_a_limit_where_it_is_named(tmp_path):
     site = Site.create(tmp_path / "site", {"handshake": 1})
     for _ in range(2):
-        site.answer("handshake", {"task": "handshake"}, lambda _: {})
+        site.answer("handshake", {"task": "handshake"}, lambda *_: {})
     with pytest.raises(SiteLimitError, match="at most 1 requests of kind handshake"):
-        site.answer("handshake", {"task": "handshake", "n": 1}, lambda _: {})
+        site.answer("handshake", {"task": "handshake", "n": 1}, lambda *_: {})
 
 
 def test_an_interrupted_line_is_no_fault_and_hides_no_answer(told, tmp_path):
     folder = tmp_path / "site"
     site = Site.create(folder)
-    site.answer("train", {"message": {}, "path": "[]"}, lambda _: {"a": 1})
+    site.answer("train", {"message": {}, "path": "[]"}, lambda *_: {"a": 1})
     with site.file.open("ab") as file:
         file.write(b'{"event": "told", "req')
     assert not site.check().faults
-    site.answer("train", {"message": {}, "path": "[1]"}, lambda _: {"a": 1})
+    site.answer("train", {"message": {}, "path": "[1]"}, lambda *_: {"a": 1})
     assert (found := site.check()).counts == {"train": 2}
     assert not found.faults
 
@@ -186,21 +226,21 @@ def test_sites_with_different_messages_are_reported(tmp_path):
     sites = [Site.create(tmp_path / name) for name in "ab"]
     for site, model in zip(sites, (1.0, 2.0), strict=True):
         for message, path in (({"w": 0.0}, "first"), ({"w": model}, "second")):
-            site.answer("train", {"message": message, "path": path}, lambda _: {})
+            site.answer("train", {"message": message, "path": path}, lambda *_: {})
     assert different_messages([site.check() for site in sites]) == ["second"]
     # who asks once more with the message of the others does not hide the first one
-    sites[0].answer("train", {"message": {"w": 2.0}, "path": "second"}, lambda _: {})
+    sites[0].answer("train", {"message": {"w": 2.0}, "path": "second"}, lambda *_: {})
     assert different_messages([site.check() for site in sites]) == ["second"]
     # nor does who asks both once more, each with the message of the other
-    sites[1].answer("train", {"message": {"w": 1.0}, "path": "second"}, lambda _: {})
+    sites[1].answer("train", {"message": {"w": 1.0}, "path": "second"}, lambda *_: {})
     assert different_messages([site.check() for site in sites]) == ["second"]
 
 
 def test_an_exchange_that_is_written_otherwise_is_the_same(tmp_path):
     sites = [Site.create(tmp_path / name) for name in "ab"]
     for site, path in zip(sites, ('["round", 1]', '["\\u0072ound",1]'), strict=True):
-        site.answer("train", {"message": {"w": len(path)}, "path": path}, lambda _: {})
-        site.answer("train", {"message": {"w": 0}, "path": "[" * 10**5}, lambda _: {})
+        site.answer("train", {"message": {"w": len(path)}, "path": path}, lambda *_: {})
+        site.answer("train", {"message": {"w": 0}, "path": "[" * 10**5}, lambda *_: {})
     reports = [site.check() for site in sites]
     assert different_messages(reports) == ['["round", 1]']
     assert not any(report.faults for report in reports)
@@ -245,13 +285,15 @@ def test_an_audit_checks_the_sites_that_it_is_given(told, tmp_path, capsys, monk
     monkeypatch.setattr("fedbolic.testing.run_audit.audit_run", lambda *_, **__: sound)
     other = Site.create(tmp_path / "other")
     path = next(iter(Site(told[0][1].folder).check().messages))
-    other.answer("train", {"message": {"w": 0}, "path": path}, lambda _: {})
+    other.answer("train", {"message": {"w": 0}, "path": path}, lambda *_: {})
     folder = copied(told[0][1], tmp_path)
-    words = ["audit", str(tmp_path), "--sites", str(folder), str(other.folder)]
+    words = ["audit", str(told[1]), "--sites", str(folder)]
     assert execute(words) == 0
+    assert "site copy: 3 train" in capsys.readouterr().out
+    assert execute([*words, str(other.folder)]) != 0
     said = capsys.readouterr().out
-    assert "site copy: 3 train" in said
     assert f"sites received different messages in {path}\n" in said
+    assert "FAULT: site other: no reply that the run's server has is in it" in said
     lines = (folder / "transcript").read_bytes().splitlines(keepends=True)
     (folder / "transcript").write_bytes(b"".join(lines[1:]))
     assert execute(words) != 0
