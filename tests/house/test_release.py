@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from shutil import which
 
@@ -38,6 +39,16 @@ def test_the_version_is_written_once_and_cited():
     assert cited["license"] == PROJECT["license"]
     assert [one["name"] for one in cited["authors"]] == [one["name"] for one in PROJECT["authors"]]
     assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_badges_are_what_the_package_declares():
+    oldest = dict(requirement.split(">=") for requirement in PROJECT["dependencies"])
+    python = PROJECT["requires-python"].removeprefix(">=")
+    said = [PROJECT["license"], f"Python {python} or newer", f"torch {oldest['torch']} or newer"]
+    assert f"![{', '.join(said)}](docs/badges.svg)" in (ROOT / "README.md").read_text()
+    badges = ElementTree.fromstring((ROOT / "docs/badges.svg").read_text())
+    texts = [each.text for each in badges.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[1::2] == [PROJECT["license"], f"≥ {python}", f"≥ {oldest['torch']}"]
 
 
 def test_all_is_every_extra_but_those_of_development_of_the_site_and_one_to_compile():
