@@ -42,9 +42,6 @@ class Formula(ABC):
     The gradient is then given ``None`` for an output that has none.
     """
 
-    viewed: ClassVar[bool] = False
-    """True if the first input is a view of the parts, by :meth:`first`; it is then not kept."""
-
     unread: ClassVar[bool] = False
     """True if the gradient does not read the output, which is then not kept for it."""
 
@@ -57,9 +54,9 @@ class Formula(ABC):
         """
 
     @staticmethod
-    def first(parts: tuple[Tensor, ...]) -> Tensor:
-        """The first input as a view of the parts, if the formula is ``viewed``."""
-        raise NotImplementedError
+    def first(parts: tuple) -> Tensor | None:
+        """The first input where it is a view of the parts; it is then not kept for the gradient."""
+        return None
 
     @staticmethod
     @abstractmethod
@@ -127,7 +124,7 @@ def fused(
 
 def _keep(formula: type[Formula], ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     """Save what derivatives read, for :func:`_known`."""
-    inputs = inputs[formula.viewed :]
+    inputs = inputs if formula.first(output) is None else inputs[1:]
     ctx.constants = [None if isinstance(x, Tensor) else x for x in inputs]
     # the same for both: of two lists, ``vmap`` would take the later one's mapped axes for each
     kept = (*(x for x in inputs if isinstance(x, Tensor)), *output[formula.unread :])
@@ -213,7 +210,8 @@ def _known(formula: type[Formula], ctx: Any) -> tuple[tuple, tuple]:
     saved = iter(ctx.saved_tensors)
     inputs = [next(saved) if x is None else x for x in ctx.constants]
     parts: tuple[Any, ...] = (None, *saved) if formula.unread else tuple(saved)
-    return (formula.first(parts), *inputs) if formula.viewed else tuple(inputs), parts
+    first = formula.first(parts)
+    return tuple(inputs) if first is None else (first, *inputs), parts
 
 
 def _gradients(

@@ -22,7 +22,7 @@ from fedbolic.nn.functional.space import wide
 class _HyperboloidPoint(Formula):
     """``hyperboloid_point`` in two passes over the data, with one pass for the derivative."""
 
-    closed = viewed = True
+    closed = True
 
     @override
     @staticmethod
@@ -33,7 +33,7 @@ class _HyperboloidPoint(Formula):
 
     @override
     @staticmethod
-    def first(parts: tuple[Tensor, ...]) -> Tensor:
+    def first(parts: tuple) -> Tensor:
         return parts[0][..., 1:]
 
     @override
