@@ -229,8 +229,6 @@ class CoordinateNorm(HyperbolicModule[Lorentz | Poincare], ABC):
     shifts: ClassVar[bool]
     """True for a learnt ``bias`` next to ``weight``."""
 
-    bias: nn.Parameter | None
-
     def __init__(
         self,
         manifold: Lorentz | Poincare,
@@ -247,15 +245,14 @@ class CoordinateNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         self.num_features, self.eps = num_features, eps
         ones = torch.ones(num_features, device=device, dtype=dtype)
         self.weight = nn.Parameter(ones) if affine else None
-        if self.shifts:
-            self.bias = nn.Parameter(torch.zeros_like(ones)) if affine else None
+        self.bias = nn.Parameter(torch.zeros_like(ones)) if affine and self.shifts else None
 
     def reset_parameters(self) -> None:
         """Re-initialise the parameters."""
         if self.weight is not None:
             nn.init.ones_(self.weight)
-            if self.shifts and self.bias is not None:
-                nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     @override
     def extra_repr(self) -> str:
@@ -311,7 +308,7 @@ class HyperbolicLayerNorm(CoordinateNorm):
 
 
 class _RMSNorm(Formula):
-    """``rms_norm`` of torch with its derivative in closed form, in half the time."""
+    """``rms_norm`` of torch with its derivative in closed form."""
 
     unread = True
 
