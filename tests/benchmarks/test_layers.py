@@ -46,6 +46,13 @@ def test_a_candidate_gives_finite_gradients_of_everything(candidate):
     assert all(g.isfinite().all() and g.abs().sum() > 0 for g in gradients)
 
 
+def test_no_block_takes_more_than_one_and_a_half_times_the_memory_of_torchs():
+    blocks = {c.key: c for c in PRESENT if c.group == "block" and "HyperCore" not in c.key}
+    peaks = {key: peak_mebibytes(layers.step(c, "cpu"), "cpu") for key, c in blocks.items()}
+    assert len(peaks) == 4
+    assert max(peaks.values()) <= 1.5 * peaks["block: torch TransformerEncoderLayer"]
+
+
 def test_every_group_has_its_floor_and_every_goal_its_rows():
     keys = {c.key for c in layers.CANDIDATES}
     assert set(layers.FLOORS) == {c.group for c in layers.CANDIDATES}

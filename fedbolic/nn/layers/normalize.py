@@ -333,6 +333,13 @@ class _RMSNorm(Formula):
 _rms_norm = fused(_RMSNorm)
 
 
+def rms_norm(
+    s: Float[Tensor, "*batch n"], weight: Float[Tensor, " n"] | None, eps: float
+) -> Float[Tensor, "*batch n"]:
+    """RMS norm of space coordinates or tangents, in float32 or float64."""
+    return _rms_norm(s, 1.0 if weight is None else wide(weight), eps)
+
+
 class HyperbolicRMSNorm(CoordinateNorm):
     r"""RMS norm of the space coordinates on the hyperboloid; the time coordinate is recomputed.
 
@@ -372,13 +379,5 @@ class HyperbolicRMSNorm(CoordinateNorm):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x, self.num_features, self.weight)
         inputs = (x,) if self.weight is None else (x, self.weight)
-        s = self.space_coordinates(space_part(self.manifold, x))
+        s = rms_norm(space_part(self.manifold, x), self.weight, self.eps)
         return self.rounded(points_at(self.manifold, s), *inputs)
-
-    def space_coordinates(self, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """Space coordinates of the outputs, in float32 or float64.
-
-        Args:
-            s: Space coordinates on the hyperboloid.
-        """
-        return _rms_norm(s, 1.0 if self.weight is None else wide(self.weight), self.eps)

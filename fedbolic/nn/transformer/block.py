@@ -16,7 +16,7 @@ from fedbolic.nn.functional.space import HyperbolicModule, wide
 from fedbolic.nn.functional.tangent import points_to_tangents, tangents_to_points
 from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.nn.layers.linear import Linear
-from fedbolic.nn.layers.normalize import HyperbolicRMSNorm
+from fedbolic.nn.layers.normalize import HyperbolicRMSNorm, rms_norm
 from fedbolic.nn.transformer.attention import Heads, LorentzAttention, Stream, check_mask, flat_std
 
 
@@ -121,10 +121,10 @@ class TransformerBlock(HyperbolicModule[Lorentz], ABC):
     def _normed(self, v: Tensor, branch: int) -> Tensor:
         """Points or tangents in the dtype of the parameters, the inputs of a branch."""
         norm: Any = self.norms[branch]
+        v = rms_norm(v, norm.weight, norm.eps)
         if self.stream == "tangents":
-            return norm(v.to(self.log_weights.dtype))
-        x = hyperboloid_point(self.manifold, norm.space_coordinates(v))
-        return self.rounded(x, self.log_weights)
+            return v.to(self.log_weights.dtype)
+        return self.rounded(hyperboloid_point(self.manifold, v), self.log_weights)
 
     def _fed_forward(self, v: Tensor) -> Tensor:
         x, down = self.up(self._normed(v, len(self.norms) - 1)), self.down
