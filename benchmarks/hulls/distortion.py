@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fedhull import GRID, olsson
-from benchmarks.hulls.tables import joined, majority, parts, run
+from benchmarks.hulls.tables import GRID, joined, majority, olsson, parts, run
 from benchmarks.results import Figures, Results
 from fedbolic.data import FederatedData
 from fedhull import EuclideanBoundary, FedHull, HyperbolicBoundary, PolarGrid, hull

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.fedhull import GRID, OLSSON, olsson
 from benchmarks.results import Figures, Results
 from benchmarks.table import head, interval, line
 from fedbolic.core.rng import Rng
@@ -37,6 +36,8 @@ from fedhull.exchanges import arrays
 from fedhull.geometry.onion import onion_layers
 from fedhull.grouping import Grouping, hull_distances, match_labels
 
+OLSSON = Path("single_cell/olsson/olsson_poincare_embedding.npz")
+GRID = PolarGrid(epsilon=0.01, radius=0.9772)
 FASHION = Path("poincare_embeddings/fashion-mnist/fashion-mnist_poincare_embedding.npz")
 
 CORES: dict[str, Core | None] = {
@@ -85,6 +86,12 @@ class Case:
 def fashion(seed: int) -> FederatedData:
     """The embedding of Fashion-MNIST with its own test part, dealt to ten clients."""
     return Points(FASHION, ClassRuns(10), holdout="official").load(Rng(seed))
+
+
+def olsson(split: int | None, *, legacy: int | None, seed: int) -> FederatedData:
+    """Olsson's cells, dealt to three clients."""
+    source = Points(OLSSON, ClassRuns(3, legacy=legacy), split=split)
+    return source.load(Rng(seed).at("data"))
 
 
 def half_planes(seed: int, **settings: float) -> FederatedData:

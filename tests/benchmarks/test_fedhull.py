@@ -14,7 +14,9 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from benchmarks import fedhull, figure5, table
+from benchmarks import table
+from benchmarks.hulls import figure5
+from benchmarks.hulls import times as fedhull
 from fedbolic.data import HalfPlanes
 from fedbolic.run.sweeps import sweep
 from fedhull import FedHull

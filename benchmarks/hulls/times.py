@@ -1,10 +1,7 @@
-"""FedHull's hull sizes, and CPU time by stage: ``python -m benchmarks.fedhull``.
+"""Table of ``benchmarks.hulls``: sizes of hulls, CPU time by stage, and bytes.
 
 One process plays all parties. Times of stages are taken within whole runs and printed next to those
-that the specification measured in a separate trial. Olsson's cells are read from the folder named
-by FEDBOLIC_DATA.
-
-Takes 1 minute.
+that the specification measured in a separate trial.
 """
 
 import functools
@@ -12,15 +9,15 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.script import parser
+from benchmarks.hulls.tables import GRID, olsson
+from benchmarks.results import Results
 from benchmarks.table import Goal, goal_table, head, line, spread
 from benchmarks.timing import Clock, seconds
 from fedbolic.core.rng import Rng
-from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points, uniform_points
+from fedbolic.data import FederatedData, HalfPlanes, uniform_points
 from fedbolic.federated import Method, Trainer
 from fedbolic.federated.secure import SecureSum
 from fedhull import FedHull, HyperbolicBoundary, PolarGrid, exchanges
@@ -28,8 +25,9 @@ from fedhull.exchanges import Hulls, Names, Sizes
 from fedhull.geometry.hull import hull
 from fedhull.transmit import num_symbols
 
-OLSSON = Path("single_cell/olsson/olsson_poincare_embedding.npz")
-GRID = PolarGrid(epsilon=0.01, radius=0.9772)
+SETS = 5
+"""Sets of points of each size."""
+
 GOALS = {"Olsson": 80.0, "20,000 points": 1500.0, "hull of 10^6 points": 1000.0}
 SPEC = {
     "Olsson": {
@@ -125,12 +123,6 @@ def trial(method: FedHull, data: FederatedData) -> dict[str, float]:
     }
 
 
-def olsson(split: int | None, *, legacy: int | None, seed: int) -> FederatedData:
-    """Olsson's cells, dealt to three clients."""
-    source = Points(OLSSON, ClassRuns(3, legacy=legacy), split=split)
-    return source.load(Rng(seed).at("data"))
-
-
 def cases() -> dict[str, tuple[FedHull, Callable[[int], FederatedData]]]:
     """Timed cases by title."""
     synthetic = HalfPlanes(num_points=20_000, offset=0.2, margin=0.01, least=1000)
@@ -144,27 +136,20 @@ def cases() -> dict[str, tuple[FedHull, Callable[[int], FederatedData]]]:
     }
 
 
-def main() -> None:
-    """Print hull sizes, times of stages, and the goals that were met."""
-    args = parser(__doc__)
-    args.add_argument("--seeds", type=int, default=5, help="point sets of each size")
-    args.add_argument("--trials", type=int, default=10, help="runs for the times by stage")
-    options = args.parse_args()
-    measured = {"hull of 10^6 points": hulls(tuple(10**k for k in range(3, 7)), options.seeds)}
+def times_table(results: Results, seeds: int) -> None:
+    """Hull sizes, times of stages over as many runs as seeds, and the goals that were met."""
+    del results  # times are measured together
+    measured = {"hull of 10^6 points": hulls(tuple(10**k for k in range(3, 7)), SETS)}
     medians: dict[str, dict[str, float]] = {}
     for title, (method, load) in cases().items():
         trial(method, load(0))  # warm-up
-        found = [trial(method, load(i)) for i in range(options.trials)]
+        found = [trial(method, load(i)) for i in range(seeds)]
         medians[title] = {name: statistics.median(of[name] for of in found) for name in found[0]}
         measured[title] = medians[title]["together"]
     heads = [of for title in medians for of in (title, "specification")]
-    print(f"\nmedian of {options.trials} trials, ms of CPU\n\n{head('', *heads)}")
+    print(f"\nmedian of {seeds} trials, ms of CPU\n\n{head('', *heads)}")
     for name in medians["Olsson"]:
         cells = [(f"{of[name]:.1f}", SPEC[title].get(name, "")) for title, of in medians.items()]
         print(line(name, *(cell for pair in cells for cell in pair)))
     print()
     print(goal_table(Goal("ms", name, "<=", goal, measured[name]) for name, goal in GOALS.items()))
-
-
-if __name__ == "__main__":
-    main()

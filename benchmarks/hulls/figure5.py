@@ -1,18 +1,14 @@
 """Accuracy over a parameter, from sweeps with settings, as a table and a figure.
 
-    python -m benchmarks.figure5 RUNS
-
 The settings of a sweep must be named by a parameter and a number, such as ``mu 0.2``. Each sweep's
 folder becomes a panel with one line per row: the mean over seeds and its 95 % interval.
-
-Takes seconds.
 """
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.script import parser
 from benchmarks.table import half_width, head, interval, line
 from fedbolic.report.table_rows import find
 from fedbolic.report.text_report import G_FL, P_FL, summary
@@ -56,27 +52,23 @@ def panel(axes: "Axes", folder: Path, colours: dict[str, str], score: str = G_FL
     return "\n".join(rows)
 
 
-def main() -> None:
-    """Print the tables of the given sweeps, and draw them side by side."""
+def draw_sweeps(folders: Sequence[Path], file: Path, *, clients: bool) -> None:
+    """Print the tables of sweeps and draw them side by side.
+
+    Args:
+        folders: Folders of sweeps with settings.
+        file: File of the figure.
+        clients: True for the accuracy at the clients, False for that at the server.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    args = parser(__doc__)
-    args.add_argument("folders", type=Path, nargs="+", help="folders of sweeps with settings")
-    args.add_argument("--plot", type=Path, default=Path("figure5.png"), help="file of the figure")
-    args.add_argument("--clients", action="store_true", help="accuracy at the clients")
-    options = args.parse_args()
-    score = P_FL if options.clients else G_FL
-    canvas = Figure(figsize=(4.5 * len(options.folders), 3.5), layout="constrained")
+    canvas = Figure(figsize=(4.5 * len(folders), 3.5), layout="constrained")
     FigureCanvasAgg(canvas)
-    panels = canvas.subplots(1, len(options.folders), squeeze=False)[0]
+    panels = canvas.subplots(1, len(folders), squeeze=False)[0]
     colours: dict[str, str] = {}
-    for axes, folder in zip(panels, options.folders, strict=True):
-        title = f"{folder.name} at clients" if options.clients else folder.name
-        print(f"**{title}**\n\n{panel(axes, folder, colours, score)}\n")
-    canvas.savefig(options.plot, dpi=100)
-    print(options.plot)
-
-
-if __name__ == "__main__":
-    main()
+    for axes, folder in zip(panels, folders, strict=True):
+        title = f"{folder.name} at clients" if clients else folder.name
+        print(f"**{title}**\n\n{panel(axes, folder, colours, P_FL if clients else G_FL)}\n")
+    canvas.savefig(file, dpi=100)
+    print(file)
