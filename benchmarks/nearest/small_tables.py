@@ -1,11 +1,4 @@
-"""Accuracies of FlyNNClassifier and kNN on small tables: ``python -m benchmarks.small_tables``.
-
-Ten folds; scales are learned on the training folds. With ``--choice FILE``, the classifier as it
-comes, which chooses its scaling and channels on the training folds, beside the best of its nine
-settings on the test folds and a kNN that chooses among twelve by leaving one out, too.
-
-Takes 1 minute, and 10 minutes with ``--choice``.
-"""
+"""Accuracies of FlyNNClassifier and kNN on small tables: ten folds, scales of training folds."""
 
 import csv
 import itertools
@@ -21,7 +14,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from benchmarks.nearest.rows import raw_task
-from benchmarks.script import parser
 from benchmarks.table import head, line, spread
 from fedbolic.data.tables.table import TABLES
 from flynn import FlyNNClassifier
@@ -127,15 +119,12 @@ def choice(results: Path) -> None:
     )
 
 
-def main() -> None:
-    """Print a row for each table and scaling: mean and standard deviation over lifts, and kNN."""
-    args = parser(__doc__)
-    args.add_argument("--lifts", type=int, default=5, help="draws of the lift and the signs")
-    args.add_argument("--choice", type=Path, help="CSV file of the choice among nine settings")
-    options = args.parse_args()
-    if options.choice:
-        choice(options.choice)
-        return
+def by_scaling(lifts: int) -> None:
+    """Print a row for each table and scaling: mean and standard deviation over lifts, and kNN.
+
+    Args:
+        lifts: Draws of the lift and the signs.
+    """
     folds = StratifiedKFold(10, shuffle=True, random_state=0)
     kinds: tuple[Channels, ...] = get_args(Channels)
     print(head("table", "scaling", *kinds, "kNN"))
@@ -143,11 +132,7 @@ def main() -> None:
         cells = []
         for channels in kinds:
             model = FlyNNClassifier(channels=channels, scaling=scaling)
-            cells.append(spread(accuracies(x, y, model, options.lifts), 3))
+            cells.append(spread(accuracies(x, y, model, lifts), 3))
         rival = make_pipeline(SCALERS[scaling], KNeighborsClassifier())
         nearest = f"{cross_val_score(rival, x, y, cv=folds).mean():.3f}"
         print(line(name, scaling, *cells, nearest), flush=True)
-
-
-if __name__ == "__main__":
-    main()
