@@ -16,7 +16,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from benchmarks.class_trees.rows import TREE, distances, tree_distances
+from benchmarks.class_trees.rows import SUPERCLASSES, distances, tree_distances
 from benchmarks.results import Figures, Results
 from benchmarks.table import difference, head, line, spread
 from fedbolic.core.rng import Rng
@@ -129,7 +129,7 @@ class NamesOfImages:
         (client,), held = self.data.clients, self.data.holdout
         assert held is not None
         train, test = (part.at(torch.arange(len(part))) for part in (client.train, held.test))
-        tree = TREE.read(None, download=False)
+        tree = SUPERCLASSES.read(None, download=False)
         above, names = tree.primary_parents[:100], [n.replace("_", " ") for n in tree.names]
         of_class = [(train["y"] == label).nonzero()[:, 0] for label in range(100)]
         of_above = [(above == label).nonzero()[:, 0] for label in range(100, 120)]
@@ -162,7 +162,7 @@ class NamesOfImages:
         parts = {"validation": slice(self.num_validation), "test": slice(self.num_validation, None)}
         figures = Figures(outward=outward(towers, words, tree.depths))
         for part, rows in parts.items():
-            own = scores(towers, found[rows], y[rows], distances(TREE))
+            own = scores(towers, found[rows], y[rows], distances(SUPERCLASSES))
             figures |= {f"{part} {name}": value for name, value in own.items()}
         return figures
 

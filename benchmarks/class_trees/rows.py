@@ -1,8 +1,11 @@
 """Rows of ``benchmarks.class_trees``: hyperbolic and flat losses, prototypes, and their tries."""
 
+import csv
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import product
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
 
-from fedbolic.data import CIFAR100Superclasses, Hierarchy, HierarchySet
+from fedbolic.data import CIFAR100Superclasses, Hierarchy, HierarchySet, Nouns, taxonomy
 from fedbolic.federated import ClassifierMethod, LocalTraining, Mean
 from fedbolic.hierarchies import TreeLayout
 from fedbolic.nn.network.backbone import MLP
@@ -33,7 +36,49 @@ DIM = 50
 ROUNDS = 10
 LOCAL = LocalTraining(epochs=1, batch_size=128, clip_norm=1.0)
 STEPS = (0.3, 1.0)
-TREE = CIFAR100Superclasses()
+SUPERCLASSES = CIFAR100Superclasses()
+
+
+@dataclass(frozen=True)
+class WordNetClasses(HierarchySet):
+    """The classes of CIFAR-100 below their synsets in WordNet, without nodes of a single child.
+
+    ``synsets.csv`` names a synset for every class: of a word with several senses the one that
+    its superclass and its images mean. Eight classes have a name that no synset has. A synset with
+    several parents hangs from its primary parent.
+
+    Args:
+        root: Folder of the data; ``None`` for the folders of ``FEDBOLIC_DATA``.
+    """
+
+    root: Path | None = None
+
+    @override
+    def read(self, root: Path | None, *, download: bool) -> Hierarchy:
+        return _below_synsets(Nouns(), root or self.root)
+
+
+@cache
+def _below_synsets(nouns: HierarchySet, root: Path | None) -> Hierarchy:
+    """The tree of the classes in a hierarchy that has their synsets."""
+    with Path(__file__).with_name("synsets.csv").open(newline="") as lines:
+        synsets = {row["class"]: row["synset"] for row in csv.DictReader(lines)}
+    hierarchy = nouns.read(root, download=False)
+    number = {name: i for i, name in enumerate(hierarchy.names)}
+    above, chains, children = hierarchy.primary_parents.tolist(), {}, defaultdict(set)
+    for label, synset in synsets.items():
+        chain, node = [label], number[synset]
+        while node >= 0:
+            chain.append(hierarchy.names[node])
+            node = above[node]
+        chains[label] = chain
+        for below, parent in pairwise(chain):
+            children[parent].add(below)
+    parents = dict.fromkeys(synsets, "")  # the classes come first
+    for label, chain in chains.items():
+        kept = [name for name in chain[1:] if len(children[name]) > 1]
+        parents |= pairwise((label, *kept))
+    return taxonomy(parents)
 
 
 def tree_distances(tree: Hierarchy, nodes: Tensor) -> Float64[Tensor, "nodes nodes"]:
@@ -58,17 +103,19 @@ class SoftLabels(ClassifierMethod):
     .. math:: p(c \mid y) \propto e^{-\beta d(c, y) / 2}
 
     Args:
+        tree: Tree of the classes.
         sharpness: :math:`\beta`; infinite for the labels themselves.
 
     References:
         Bertinetto et al. (2020), Sec. 3.2, arXiv:1912.09393.
     """
 
+    tree: HierarchySet = SUPERCLASSES
     sharpness: float = np.inf
 
     @override
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        apart = distances(TREE) / 2
+        apart = distances(self.tree) / 2
         targets = torch.where(apart > 0, torch.exp(-self.sharpness * apart), 1.0)
         targets = normalize(targets, p=1.0, dim=1).to(logits)
         return -(targets[labels] * log_softmax(logits, dim=-1)).sum(dim=-1)
@@ -112,9 +159,9 @@ def _stress(flat: np.ndarray, wanted: np.ndarray, dim: int) -> tuple[float, np.n
     return stress.item(), gradient.flatten().numpy()
 
 
-def softmax(lr: float, sharpness: float = np.inf) -> ClassifierMethod:
+def softmax(lr: float, tree: HierarchySet, sharpness: float = np.inf) -> ClassifierMethod:
     """A linear head."""
-    return SoftLabels(MLP((256,), dim=DIM), ROUNDS, LOCAL, lr, sharpness)
+    return SoftLabels(MLP((256,), dim=DIM), ROUNDS, LOCAL, lr, tree=tree, sharpness=sharpness)
 
 
 def fixed(lr: float, objective: Objective, arrangement: Arrangement | None) -> ClassifierMethod:
@@ -125,14 +172,23 @@ def fixed(lr: float, objective: Objective, arrangement: Arrangement | None) -> C
     return replace(method, arrangement=arrangement)
 
 
-def cones(length: float) -> ClassTree:
-    """A layout whose leaves lie at the slope of .9; longer first edges bring siblings closer."""
-    return ClassTree(TREE, Cones(DIM, length, growth=2.9 / length - 1))
+def cones(tree: HierarchySet, length: float) -> ClassTree:
+    """A layout whose deepest leaves lie at the slope of .9.
+
+    Args:
+        tree: Tree of the classes.
+        length: Length of the first edges; longer ones bring siblings closer.
+    """
+    nodes = tree.read(None, download=False)
+    levels = int(nodes.depths.max()) + (int((nodes.primary_parents < 0).sum()) > 1)
+    roots = np.roots([*[length] * (levels - 1), length - 2.9])
+    (growth,) = (float(root.real) for root in roots if root.imag == 0 < root.real)
+    return ClassTree(tree, Cones(DIM, length, growth))
 
 
-def boxes(radius: float) -> ClassTree:
+def boxes(tree: HierarchySet, radius: float) -> ClassTree:
     """A layout by boxes; a larger radius brings siblings closer."""
-    return ClassTree(TREE, TreeLayout(way="boxes", dim=DIM, radius=radius))
+    return ClassTree(tree, TreeLayout(way="boxes", dim=DIM, radius=radius))
 
 
 Try = dict[str, ClassifierMethod]
@@ -143,51 +199,43 @@ def _tries(make: dict[str, partial[ClassifierMethod]]) -> Try:
     return {f"step {lr:g}, {name}": of(lr) for lr, (name, of) in product(STEPS, make.items())}
 
 
-ROWS: dict[str, Try] = {
-    "softmax": {f"step {lr:g}": softmax(lr) for lr in (0.1, 0.3, 0.6, 1.0)},
-    "softmax, soft labels": _tries(
-        {f"beta {b:g}": partial(softmax, sharpness=b) for b in (1.0, 2.0)}
-    ),
-    "cosine, Tammes": _tries(
-        {
-            f"scale {b:g}": partial(fixed, objective=CosineCrossEntropy(b), arrangement=None)
-            for b in (5.0, 10.0)
-        }
-    ),
-    "cosine, scaled tree": _tries(
-        {
-            f"scale {b:g}": partial(
-                fixed, objective=CosineCrossEntropy(b), arrangement=CosineScaling(TREE)
-            )
-            for b in (5.0, 10.0)
-        }
-    ),
-    "Euclidean distance, cones": _tries(
-        {
-            f"length {a:g}": partial(
-                fixed, objective=EuclideanCrossEntropy(4.0), arrangement=cones(a)
-            )
-            for a in (0.6, 1.2)
-        }
-    ),
-    "hyperbolic distance, Tammes": _tries(
-        {
-            f"tau {t:g}": partial(fixed, objective=CrossEntropy(t), arrangement=None)
-            for t in (2.0, 4.0)
-        }
-    ),
-    "hyperbolic distance, cones": _tries(
-        {
-            f"length {a:g}": partial(fixed, objective=CrossEntropy(4.0), arrangement=cones(a))
-            for a in (0.6, 1.2)
-        }
-    ),
-    "hyperbolic distance, boxes": _tries(
-        {
-            f"radius {a:g}": partial(fixed, objective=CrossEntropy(4.0), arrangement=boxes(a))
-            for a in (3.0, 5.0)
-        }
-    ),
-}
-"""Four tries of every row. In the first four nothing is hyperbolic; Euclidean distances to cones
-are the flat twin of hyperbolic ones."""
+def rows(tree: HierarchySet, lengths: tuple[float, float]) -> dict[str, Try]:
+    """Four tries of every row.
+
+    In the first four nothing is hyperbolic; Euclidean distances to cones are the flat twin of
+    hyperbolic ones.
+
+    Args:
+        tree: Tree of the classes.
+        lengths: Two lengths of the first edges of cones.
+    """
+    scaled, hyperbolic = CosineScaling(tree), CrossEntropy(4.0)
+    places = {f"length {a:g}": cones(tree, a) for a in lengths}
+
+    def to(objective: Objective, arrangement: Arrangement | None) -> partial[ClassifierMethod]:
+        return partial(fixed, objective=objective, arrangement=arrangement)
+
+    return {
+        "softmax": {f"step {lr:g}": softmax(lr, tree) for lr in (0.1, 0.3, 0.6, 1.0)},
+        "softmax, soft labels": _tries(
+            {f"beta {b:g}": partial(softmax, tree=tree, sharpness=b) for b in (1.0, 2.0)}
+        ),
+        "cosine, Tammes": _tries(
+            {f"scale {b:g}": to(CosineCrossEntropy(b), None) for b in (5.0, 10.0)}
+        ),
+        "cosine, scaled tree": _tries(
+            {f"scale {b:g}": to(CosineCrossEntropy(b), scaled) for b in (5.0, 10.0)}
+        ),
+        "Euclidean distance, cones": _tries(
+            {name: to(EuclideanCrossEntropy(4.0), place) for name, place in places.items()}
+        ),
+        "hyperbolic distance, Tammes": _tries(
+            {f"tau {t:g}": to(CrossEntropy(t), None) for t in (2.0, 4.0)}
+        ),
+        "hyperbolic distance, cones": _tries(
+            {name: to(hyperbolic, place) for name, place in places.items()}
+        ),
+        "hyperbolic distance, boxes": _tries(
+            {f"radius {a:g}": to(hyperbolic, boxes(tree, a)) for a in (3.0, 5.0)}
+        ),
+    }
