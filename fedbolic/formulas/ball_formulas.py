@@ -6,8 +6,18 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.formulas.analytic import gap_length
 from fedbolic.formulas.fused import Formula, fused
-from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
+from fedbolic.formulas.numerics import (
+    BALL_MARGIN,
+    SMALL,
+    crossed,
+    dot,
+    per_matrix,
+    per_point,
+    square,
+)
+from fedbolic.formulas.registrar import with_kernel
 
 
 def ball_clamp(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -96,6 +106,18 @@ class BallGap(Formula):
 
 ball_gap = fused(BallGap)
 """The squared sinh of half the distance in radii over ``c``: ``|x - y|^2`` over both gaps."""
+
+
+def ball_pairs(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """All distances by the gap; a curvature that is a tensor has one value per matrix."""
+    c = per_matrix(c, x)
+    return _of_pairs(*ball_read(x, c, x.dtype), *ball_read(y, c, y.dtype), c)
+
+
+@with_kernel("pairs.pair_dist", axes=2, hyperboloid=False)
+def _of_pairs(x: Tensor, a: Tensor, y: Tensor, b: Tensor, c: Tensor | float) -> Tensor:
+    (x, y), (a, b) = crossed(x, y), crossed(a, b)
+    return gap_length(ball_gap(x, a, y, b), per_point(c, x)).squeeze(-1)
 
 
 class BallTransport(Formula):

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.formulas.analytic import (
-    SINH,
-    sinhc,
-)
+from fedbolic.formulas.analytic import gap_length
 from fedbolic.formulas.fused import Formula, fused, is_nowhere, spare
 from fedbolic.formulas.numerics import (
     HYPERBOLOID_RADIUS,
     HYPERBOLOID_SQUARE,
-    LONGEST_STEP,
     POLAR_FROM,
+    crossed,
     dot,
+    per_matrix,
+    per_point,
     saturate,
 )
+from fedbolic.formulas.registrar import with_kernel
 
 
 def quick_hyperboloid_read(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
@@ -160,6 +160,20 @@ r"""The squared sinh of half the distance in radii, divided by ``c``.
 """
 
 
+def hyperboloid_pairs(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """All distances by the gap; a curvature that is a tensor has one value per matrix."""
+    c = per_matrix(c, x)
+    known = *hyperboloid_read(x[..., 1:], c, x.dtype), *hyperboloid_read(y[..., 1:], c, y.dtype)
+    return _of_pairs(*known, c)
+
+
+# the kernel's gradients by the points include those by time coordinates, which follow from these
+@with_kernel("pairs.pair_dist", axes=2, implied=(1, 3), hyperboloid=True)
+def _of_pairs(x: Tensor, a: Tensor, y: Tensor, b: Tensor, c: Tensor | float) -> Tensor:
+    (x, y), (a, b), c = crossed(x, y), crossed(a, b), per_point(c, x)
+    return gap_length(hyperboloid_gap(x, a, y, b, c), c).squeeze(-1)
+
+
 class FarGap(Formula):
     """The function :data:`hyperboloid_far_gap`."""
 
@@ -245,39 +259,6 @@ r"""The squared length of the tangent with the space coordinates ``u`` at a poin
     \frac{\partial q}{\partial x} = - \frac{2 c k} a w, \quad
     \frac{\partial q}{\partial c} = -\Bigl(\frac k a\Bigr)^2
 """
-
-
-class Shoot(Formula):
-    """The function :data:`cosh_and_sinhc`."""
-
-    outputs = 2
-
-    @override
-    @staticmethod
-    def parts(*inputs: Any) -> tuple[Tensor, ...]:
-        q, c = inputs
-        info = torch.finfo(q.dtype)
-        half = (c * q).clamp(info.tiny, info.max).sqrt() / 2
-        sinh = half.clamp(max=LONGEST_STEP[q.dtype] ** 0.5 / 2).sinh()
-        square = sinh * sinh
-        if torch.is_grad_enabled():  # its second derivative needs the series
-            return 2 * square, sinhc(q, c)
-        return 2 * square, sinh * (square + 1).sqrt() / half
-
-    @override
-    @staticmethod
-    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        (q, c), (_, ratio), (by_cosh, by_ratio) = inputs, parts, grad_outputs
-        along = ratio * (by_cosh / 2) * (c * q < LONGEST_STEP[q.dtype])
-        ratio_by_q, ratio_by_c = SINH.gradients(q, c, ratio)
-        by_q = torch.addcmul(c * along, by_ratio, ratio_by_q)
-        if ratio_by_c is None:
-            return by_q, None
-        return by_q, torch.addcmul(q * along, by_ratio, ratio_by_c)
-
-
-cosh_and_sinhc = fused(Shoot)
-"""``cosh(l) - 1`` and ``sinh(l) / l`` of the length ``l = sqrt(c q)`` in radii, clamped."""
 
 
 class Tangent(Formula):

@@ -8,6 +8,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.formulas.analytic import (
+    SINH,
     GapLength,
     LengthOverSinh,
     RadialAsinh,
@@ -17,16 +18,15 @@ from fedbolic.formulas.analytic import (
     length_over_sinh,
     radial_asinh,
     radial_sinh,
+    sinhc,
 )
-from fedbolic.formulas.fused import Formula
+from fedbolic.formulas.fused import Formula, fused
 from fedbolic.formulas.lorentz_formulas import (
     FarGap,
     Gap,
     MinkowskiProduct,
-    Shoot,
     Tangent,
     TangentSquare,
-    cosh_and_sinhc,
     hyperboloid_far_gap,
     hyperboloid_gap,
     hyperboloid_point_of,
@@ -38,8 +38,41 @@ from fedbolic.formulas.lorentz_formulas import (
     tangent_at,
     tangent_square,
 )
-from fedbolic.formulas.numerics import POLAR_TIME, dot
+from fedbolic.formulas.numerics import LONGEST_STEP, POLAR_TIME, dot
 from fedbolic.formulas.registrar import points, with_kernel
+
+
+class Shoot(Formula):
+    """The function :data:`cosh_and_sinhc`."""
+
+    outputs = 2
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        q, c = inputs
+        info = torch.finfo(q.dtype)
+        half = (c * q).clamp(info.tiny, info.max).sqrt() / 2
+        sinh = half.clamp(max=LONGEST_STEP[q.dtype] ** 0.5 / 2).sinh()
+        square = sinh * sinh
+        if torch.is_grad_enabled():  # its second derivative needs the series
+            return 2 * square, sinhc(q, c)
+        return 2 * square, sinh * (square + 1).sqrt() / half
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (q, c), (_, ratio), (by_cosh, by_ratio) = inputs, parts, grad_outputs
+        along = ratio * (by_cosh / 2) * (c * q < LONGEST_STEP[q.dtype])
+        ratio_by_q, ratio_by_c = SINH.gradients(q, c, ratio)
+        by_q = torch.addcmul(c * along, by_ratio, ratio_by_q)
+        if ratio_by_c is None:
+            return by_q, None
+        return by_q, torch.addcmul(q * along, by_ratio, ratio_by_c)
+
+
+cosh_and_sinhc = fused(Shoot)
+"""``cosh(l) - 1`` and ``sinh(l) / l`` of the length ``l = sqrt(c q)`` in radii, clamped."""
 
 
 @with_kernel("rows.row_dist", takes=points(2), hyperboloid=True)

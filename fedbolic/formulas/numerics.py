@@ -150,6 +150,27 @@ def per_point(c: Tensor | float, x: Tensor) -> Tensor | float:
     return c.to(x.dtype).unsqueeze(-1) if isinstance(c, Tensor) else c
 
 
+def per_matrix(c: Tensor | float, x: Tensor) -> Tensor | float:
+    """The curvature of ``cdist`` in the dtype of ``x``, one value per matrix.
+
+    Raises:
+        ValueError: If the curvature varies within a matrix of distances.
+    """
+    if not isinstance(c, Tensor):
+        return c
+    if c.ndim and (c.ndim < 2 or c.shape[-2:] != (1, 1)):
+        raise ValueError(
+            f"cdist takes one curvature per matrix, of shape (..., 1, 1), got {tuple(c.shape)}: "
+            "for one per pair use mode='broadcast' or dist"
+        )
+    return c.to(x.dtype)
+
+
+def crossed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Each point of a first set with each point of a second one, by axes that broadcast."""
+    return x.unsqueeze(-2), y.unsqueeze(-3)
+
+
 class _Bounded(torch.autograd.Function):
     """Conversion to the same or a wider dtype whose backward pass gives finite gradients.
 

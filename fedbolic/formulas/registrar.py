@@ -25,15 +25,17 @@ def takes_kernels() -> bool:
     return not torch.compiler.is_compiling() and forward_ad._current_level < 0
 
 
-def points(count: int = 1) -> Callable[..., bool]:
+def points(count: int = 1, **only: Any) -> Callable[..., bool]:
     """A condition: the first tensors are points of one width, in float32 or in float64.
 
     Args:
         count: Number of tensors that are points.
+        **only: Values of settings, should a call have these.
     """
 
     def takes(*arguments: Any, **settings: Any) -> bool:
-        del settings
+        if any(settings.get(name, value) != value for name, value in only.items()):
+            return False
         given = [x for x in arguments if isinstance(x, Tensor)][:count]
         if not kernels.replace_operators(*given):
             return False

@@ -23,15 +23,21 @@ from fedbolic.formulas.numerics import (
     dot,
     finite,
     in_float32,
+    per_matrix,
     per_point,
     root,
     square,
     to_point,
 )
-from fedbolic.formulas.pairs import hyperboloid_pairs
+from fedbolic.formulas.registrar import points, replaced_by
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature, checked_curvature
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
+
+
+def _all_pairs(space: "Lorentz", x: Tensor, y: Tensor, *, mode: Mode = "auto") -> Tensor:
+    del mode
+    return formulas.hyperboloid_pairs(x, y, space.c)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +140,7 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
+    @replaced_by(_all_pairs, points(2, mode="auto"))
     def cdist(
         self,
         x: Float[Tensor, "*#batch n ambient"],
@@ -141,11 +148,11 @@ class Lorentz(Manifold):
         *,
         mode: Mode = "auto",
     ) -> Float[Tensor, "*#batch n m"]:
-        return pairwise.cdist(self, x, y, mode, hyperboloid_pairs)
+        return pairwise.cdist(self, x, y, mode)
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        c = pairwise.matrix_curvature(self.c, x)
+        c = per_matrix(self.c, x)
         space = Lorentz(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
         return pairwise.product(space._parts(x), space._parts(y), c)
 

@@ -1,7 +1,6 @@
 """Pairwise distances."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
@@ -12,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 from fedbolic.formulas.analytic import gap_length
 from fedbolic.formulas.fused import is_traced
 from fedbolic.formulas.numerics import without_casts
-from fedbolic.formulas.registrar import points, replaced_by
 from fedbolic.manifolds.manifold import Manifold, Mode
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
@@ -29,9 +27,7 @@ LARGEST_PARTS = 8
 """Parts of the largest matrix that is computed at once."""
 
 
-def cdist(
-    space: Manifold, x: Tensor, y: Tensor, mode: Mode, pairs: Callable[..., Tensor] | None = None
-) -> Tensor:
+def cdist(space: Manifold, x: Tensor, y: Tensor, mode: Mode) -> Tensor:
     """All distances; see ``Manifold.cdist``.
 
     Args:
@@ -39,7 +35,6 @@ def cdist(
         x: Points.
         y: Other points.
         mode: Algorithm.
-        pairs: The distances by a kernel, from points and the curvature, if the space has one.
 
     Raises:
         ValueError: If there is no such mode.
@@ -48,7 +43,7 @@ def cdist(
         raise ValueError(f"mode must be auto, mm, mm64 or broadcast, got {mode!r}")
     dtype = torch.promote_types(x.dtype, y.dtype)
     if mode == "auto":
-        return _auto(space, x.to(dtype), y.to(dtype), pairs)
+        return _auto(space, x.to(dtype), y.to(dtype))
     if mode == "broadcast":
         return space.dist(x.unsqueeze(-2), y.unsqueeze(-3))
     if mode == "mm64":
@@ -56,18 +51,8 @@ def cdist(
     return _product(space, x, y)[0]
 
 
-def _by_kernel(space: Manifold, x: Tensor, y: Tensor, pairs: Callable[..., Tensor]) -> Tensor:
-    return pairs(x, y, matrix_curvature(space.c, x))
-
-
-def _takes(space: Manifold, x: Tensor, y: Tensor, pairs: object) -> bool:
-    return pairs is not None and points(2)(x, y)
-
-
-@replaced_by(_by_kernel, _takes)
-def _auto(space: Manifold, x: Tensor, y: Tensor, pairs: object) -> Tensor:
+def _auto(space: Manifold, x: Tensor, y: Tensor) -> Tensor:
     """The distances by a matrix product, of which close pairs are computed again."""
-    del pairs
     if is_traced(x, y, space.c):
         return cdist(space, x, y, "mm64" if x.dtype == torch.float32 else "broadcast")
     differentiated = torch.is_grad_enabled() and any(
@@ -119,22 +104,6 @@ def product(x: GapParts, y: GapParts, c: Tensor | float) -> tuple[Tensor, Tensor
     with torch.no_grad():
         share = apart / (x[1] * y[2].mT + x[2] * y[1].mT).clamp_min(torch.finfo(left.dtype).tiny)
     return gap_length(apart, c), share
-
-
-def matrix_curvature(c: Tensor | float, x: Tensor) -> Tensor | float:
-    """The curvature of ``cdist`` in the dtype of ``x``, one value per matrix.
-
-    Raises:
-        ValueError: If the curvature varies within a matrix of distances.
-    """
-    if not isinstance(c, Tensor):
-        return c
-    if c.ndim and (c.ndim < 2 or c.shape[-2:] != (1, 1)):
-        raise ValueError(
-            f"cdist takes one curvature per matrix, of shape (..., 1, 1), got {tuple(c.shape)}: "
-            "for one per pair use mode='broadcast' or dist"
-        )
-    return c.to(x.dtype)
 
 
 def _with_curvature(space: Manifold, c: Tensor | float) -> Manifold:

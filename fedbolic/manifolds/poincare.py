@@ -20,16 +20,22 @@ from fedbolic.formulas.numerics import (
     dot,
     finite,
     in_float32,
+    per_matrix,
     per_point,
     root,
     square,
     to_point,
     unit,
 )
-from fedbolic.formulas.pairs import ball_pairs
+from fedbolic.formulas.registrar import points, replaced_by
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature, checked_curvature
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
+
+
+def _all_pairs(space: "Poincare", x: Tensor, y: Tensor, *, mode: Mode = "auto") -> Tensor:
+    del mode
+    return formulas.ball_pairs(x, y, space.c)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +92,7 @@ class Poincare(Manifold):
 
     @override
     @in_float32
+    @replaced_by(_all_pairs, points(2, mode="auto"))
     def cdist(
         self,
         x: Float[Tensor, "*#batch n ambient"],
@@ -93,11 +100,11 @@ class Poincare(Manifold):
         *,
         mode: Mode = "auto",
     ) -> Float[Tensor, "*#batch n m"]:
-        return pairwise.cdist(self, x, y, mode, ball_pairs)
+        return pairwise.cdist(self, x, y, mode)
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        c = pairwise.matrix_curvature(self.c, x)
+        c = per_matrix(self.c, x)
         space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
         return pairwise.product(space._parts(x), space._parts(y), c)
 

@@ -15,6 +15,7 @@ from fedbolic.formulas.numerics import (
     dot,
     finite,
     in_float32,
+    per_matrix,
     per_point,
     root,
     square,
@@ -116,7 +117,7 @@ class Stereographic(Manifold):
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        c = pairwise.matrix_curvature(self.c, x)
+        c = per_matrix(self.c, x)
         space = replace(self, c=c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
         (x, gap_x), (y, gap_y) = space._read(x), space._read(y)
         ends = square(x) / gap_x / gap_y.mT + square(y).mT / gap_x / gap_y.mT
