@@ -12,8 +12,7 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, Split
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Aggregator, Sum
 from fedbolic.federated.aggregators.modular import SumModulo, from_limbs, num_limbs, to_limbs
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.engine import RunStoppedError

@@ -17,7 +17,7 @@ from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData, LabelledSplit
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import Ordered, Reporting
 from fedbolic.federated.contract.traits import Traits

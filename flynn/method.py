@@ -15,7 +15,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.accounting.charges import charge_releases
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.method import Method

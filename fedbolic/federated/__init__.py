@@ -1,11 +1,10 @@
 """Federated training: methods, engines, and the trainer that runs their rounds."""
 
-from fedbolic.federated.aggregators.aggregator import Additive, Aggregator, Gather
+from fedbolic.federated.aggregators.aggregator import Additive, Aggregator, Gather, Mean, Sum
 from fedbolic.federated.aggregators.centered_clipping import CenteredClipping
 from fedbolic.federated.aggregators.channel import Channel, Clip
 from fedbolic.federated.aggregators.geometric_median import GeometricMedian
 from fedbolic.federated.aggregators.krum import Krum
-from fedbolic.federated.aggregators.mean import Mean, Sum
 from fedbolic.federated.aggregators.median import Median
 from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.aggregators.modular import SumModulo

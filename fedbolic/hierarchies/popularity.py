@@ -10,7 +10,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits

@@ -15,8 +15,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.aggregators.aggregator import Aggregator, Mean
 from fedbolic.federated.contract.classifier_method import (
     ClassifierMethod,
     shared_context,

@@ -10,7 +10,7 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, LabelledSplit, Split
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import (
     MOST_WEIGHT,
     AggregatedUpdate,

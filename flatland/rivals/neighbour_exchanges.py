@@ -10,8 +10,7 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, Graph, GraphSplit
-from fedbolic.federated.aggregators.aggregator import Gather
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Gather, Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Phase
 from fedbolic.federated.contract.traits import Traits

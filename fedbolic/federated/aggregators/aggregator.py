@@ -1,4 +1,4 @@
-"""The interface of aggregators, the base class of those that sum, and their summands."""
+"""The interface of aggregators, those that sum or gather, and their summands."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -15,6 +15,9 @@ from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 
 LARGEST_BLOCK = 2**22
 """Entries of the largest float64 block that a weighted sum holds, 32 MiB."""
+
+LARGEST_FACTOR = 2**29
+"""Largest whole number whose products with numbers of float32 are exact in float64."""
 
 
 class Aggregator(ABC):
@@ -109,6 +112,79 @@ class Gather(Aggregator):
         payload = {str(client_id): update.payload for client_id, update in collected.items()}
         weight = sum(update.weight for update in collected.values())
         return AggregatedUpdate(payload, weight, tuple(collected))
+
+
+@dataclass(frozen=True)
+class Mean(Additive):
+    """Weighted mean of the payloads, summed in float64; integers are rounded to the nearest.
+
+    Stacked payloads are summed by operations on all clients. Their sum is that of the clients in
+    ascending order of id up to rounding in float64.
+
+    Example:
+        >>> updates = [(0, Update({"a": torch.tensor([0.0])}, 1.0)),
+        ...            (1, Update({"a": torch.tensor([4.0])}, 3.0))]
+        >>> Mean().aggregate(updates).payload
+        {'a': tensor([3.])}
+    """
+
+    @override
+    def to_summand(self, update: Update) -> Tree:
+        return tree.scale_(tree.map(as_double, update.payload), update.weight)
+
+    @override
+    def add_to(self, total: Tree, update: Update) -> Tree:
+        weight = update.weight
+        if not (0 <= weight <= LARGEST_FACTOR and float(weight).is_integer()):
+            return super().add_to(total, update)
+
+        def added(sum: Tensor, leaf: Tensor | float) -> Tensor:
+            if isinstance(leaf, Tensor) and leaf.dtype == torch.float32:
+                return sum.add_(leaf, alpha=weight)  # the product has at most 53 bits: it is exact
+            return sum.add_(as_double(leaf).mul_(weight))
+
+        return tree.map(added, total, update.payload)
+
+    @override
+    def stacked_summand(self, payload: Tree, weights: Sequence[float]) -> Tree | None:
+        return tree.map(weighted_sum_of(weights), payload)
+
+    @override
+    def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:
+        if weight == 0:
+            raise ValueError("the weights of all updates are zero: no client has training data")
+        return tree.map(lambda leaf, old: cast_like(leaf / weight, old), total, like)
+
+
+@dataclass(frozen=True)
+class Sum(Additive):
+    """Unweighted sum of the payloads: exact for integers, in float64 for floats.
+
+    Stacked payloads are summed as by :class:`Mean`.
+
+    Example:
+        >>> updates = [(i, Update({"n": torch.tensor([2**53 + 1])})) for i in range(2)]
+        >>> Sum().aggregate(updates).payload["n"].item() == 2**54 + 2
+        True
+    """
+
+    @override
+    def to_summand(self, update: Update) -> Tree:
+        return tree.map(as_summand, update.payload)
+
+    @override
+    def stacked_summand(self, payload: Tree, weights: Sequence[float]) -> Tree | None:
+        del weights
+        return tree.map(summed_rows, payload)
+
+    @override
+    def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:
+        del weight
+        return tree.map(
+            lambda leaf, old: cast_like(leaf, old) if leaf.is_floating_point() else leaf,
+            total,
+            like,
+        )
 
 
 def as_number(leaf: Tensor | float) -> Tensor:

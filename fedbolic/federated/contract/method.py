@@ -8,8 +8,7 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, Split
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.aggregators.aggregator import Aggregator, Mean
 from fedbolic.federated.aggregators.update import (
     LONGEST_PART,
     AggregatedUpdate,

@@ -12,8 +12,7 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Split
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.aggregators.aggregator import Aggregator, Mean
 from fedbolic.federated.aggregators.row_mean import TableMeans
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.capabilities import Reporting

@@ -1,8 +1,7 @@
 """Parts of a payload that privacy covers, and the refusal of all others."""
 
 from fedbolic.core.types import Tree
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.aggregators.aggregator import Aggregator, Mean
 from fedbolic.federated.contract.method import Method
 
 

@@ -15,7 +15,7 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import (
     MOST_WEIGHT,
     AggregatedUpdate,

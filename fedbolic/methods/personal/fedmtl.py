@@ -8,7 +8,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.sharing import own_model

@@ -11,8 +11,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.aggregators.aggregator import Gather
-from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.aggregators.aggregator import Gather, Mean
 from fedbolic.federated.aggregators.min_norm import min_norm_point
 from fedbolic.federated.aggregators.update import (
     MOST_WEIGHT,
