@@ -87,7 +87,7 @@ class Rng:
             for each in cuda:
                 with torch.cuda.device(each):
                     torch.cuda.manual_seed(seed)
-            begin = states()[len(cpu) :]
+            begin = [*map(torch.cuda.get_rng_state, cuda)]
 
             def drawn() -> bool:
                 fresh = [torch.Generator().manual_seed(seed).get_state() for _ in cpu]

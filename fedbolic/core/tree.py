@@ -186,13 +186,13 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
     """
     for other in others:
         if other.keys() != tree.keys():
-            raise ValueError(f"trees differ: one has {sorted(tree)}, another {sorted(other)}")
+            raise _other_names(tree, other)
     mapped = {}
     for name, value in tree.items():
         branch, values = isinstance(value, dict), [other[name] for other in others]
         for of_name in values:
             if isinstance(of_name, dict) != branch:
-                raise ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
+                raise _other_kind(name)
         mapped[name] = map(function, value, *values) if branch else function(value, *values)
     return mapped
 
@@ -232,26 +232,51 @@ def subtract(x: Tree, y: Tree) -> Tree:
 
 def subtract_(x: Tree, y: Tree) -> Tree:
     """The leafwise difference, written into the tensors of ``x``."""
-    pairs = _pairs(x, y)
-    if any(is_functorch_wrapped_tensor(leaf) for pair in pairs for leaf in pair):
+    of_x, of_y = paired(x, y)
+    if any(is_functorch_wrapped_tensor(leaf) for leaf in (*of_x, *of_y)):
         return map(lambda a, b: a.sub_(b), x, y)  # a list of tensors has no batching rule
-    if pairs:
-        torch._foreach_sub_(*zip(*pairs, strict=True))  # pyright: ignore[reportPrivateImportUsage]
+    if of_x:
+        torch._foreach_sub_(of_x, of_y)  # pyright: ignore[reportPrivateImportUsage]
     return x
 
 
 def add_(x: Tree, y: Tree) -> Tree:
     """The leafwise sum, written into the tensors of ``x``."""
-    if pairs := _pairs(x, y):
-        torch._foreach_add_(*zip(*pairs, strict=True))  # pyright: ignore[reportPrivateImportUsage]
+    of_x, of_y = paired(x, y)
+    if of_x:
+        torch._foreach_add_(of_x, of_y)  # pyright: ignore[reportPrivateImportUsage]
     return x
 
 
-def _pairs(x: Tree, y: Tree) -> list[tuple[Tensor, Tensor]]:
-    """Corresponding leaves of two trees."""
-    pairs: list[tuple[Tensor, Tensor]] = []
-    map(lambda a, b: pairs.append((a, b)), x, y)
-    return pairs
+def paired(x: Tree, y: Tree) -> tuple[list[Any], list[Any]]:
+    """The leaves of two trees of the same names, in the order of the first.
+
+    Raises:
+        ValueError: If the names of the trees differ.
+
+    Example:
+        >>> paired({"a": 1, "b": {"c": 2}}, {"b": {"c": 4}, "a": 3})
+        ([1, 2], [3, 4])
+    """
+    if x.keys() != y.keys():
+        raise _other_names(x, y)
+    of_x, of_y = [], []
+    for name, value in x.items():
+        other, branch = y[name], isinstance(value, dict)
+        if isinstance(other, dict) != branch:
+            raise _other_kind(name)
+        below, of_other = paired(value, other) if branch else ((value,), (other,))
+        of_x += below
+        of_y += of_other
+    return of_x, of_y
+
+
+def _other_names(x: Tree, y: Tree) -> ValueError:
+    return ValueError(f"trees differ: one has {sorted(x)}, another {sorted(y)}")
+
+
+def _other_kind(name: str) -> ValueError:
+    return ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
 
 
 def scale(x: Tree, factor: float | Tensor) -> Tree:

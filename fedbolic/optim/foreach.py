@@ -1,5 +1,6 @@
 """One operation on every tensor of a list, in one kernel launch where possible."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def each(
     if not xs:
         return []
     lists = [other for other in others if isinstance(other, list)]
-    if not any(is_functorch_wrapped_tensor(x) for tensors in (xs, *lists) for x in tensors):
+    if not any(map(is_functorch_wrapped_tensor, itertools.chain(xs, *lists))):
         results = getattr(torch, f"_foreach_{op}{'_' * donate}")(xs, *others, **options)
         return xs if donate else list(results)
     rows = zip(*(o if isinstance(o, list) else [o] * len(xs) for o in (xs, *others)), strict=True)

@@ -138,12 +138,16 @@ class Mean(Additive):
         if not (0 <= weight <= LARGEST_FACTOR and float(weight).is_integer()):
             return super().add_to(total, update)
 
-        def added(sum: Tensor, leaf: Tensor | float) -> Tensor:
+        exact: tuple[list[Tensor], list[Tensor]] = [], []
+        for of_name, leaf in zip(*tree.paired(total, update.payload), strict=True):
             if isinstance(leaf, Tensor) and leaf.dtype == torch.float32:
-                return sum.add_(leaf, alpha=weight)  # the product has at most 53 bits: it is exact
-            return sum.add_(as_double(leaf).mul_(weight))
-
-        return tree.map(added, total, update.payload)
+                exact[0].append(of_name)
+                exact[1].append(leaf)
+            else:
+                of_name.add_(as_double(leaf).mul_(weight))
+        if exact[0]:  # products with at most 53 bits
+            torch._foreach_add_(*exact, alpha=weight)  # pyright: ignore[reportPrivateImportUsage]
+        return total
 
     @override
     def stacked_summand(self, payload: Tree, weights: Sequence[float]) -> Tree | None:

@@ -65,9 +65,8 @@ class LocalTraining:
         batch_size = max(1, min(self.batch_size or size, size))
         lengths = _lengths(size, batch_size, self.epochs, self.repeats)
         num_batches = -(-size // batch_size)
-        positions = torch.stack(
-            [torch.randperm(size, generator=generator) for _ in range(self.epochs)]
-        )
+        epochs = [torch.randperm(size, generator=generator) for _ in range(self.epochs)]
+        positions = torch.stack(epochs) if self.epochs > 1 else epochs[0].unsqueeze(0)
         if missing := num_batches * batch_size - size:
             positions = pad(positions, (0, missing))
         positions = positions.view(-1, batch_size)
@@ -287,8 +286,7 @@ def batches(method: GradientMethod, client: Client, plan: BatchPlan) -> Iterator
     positions = plan.positions.to(device).unbind()  # rows cost less together than one by one
     draws = {name: draw.to(device).unbind() for name, draw in plan.draws.items()}
     width = plan.positions.shape[1]
-    present = torch.ones(width, dtype=torch.bool, device=device)
-    visits = _visits(method.local.repeats, device)
+    present, visits = _present(width, device), _visits(method.local.repeats, device)
     examples = method.examples(client)
     for i, length in enumerate(plan.lengths.tolist()):
         index, mask = positions[i], present
@@ -336,6 +334,11 @@ def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
     """Buffers with new dropout seeds, chosen by buffer name."""
     names = [name for name in buffers if name.rpartition(".")[2] == SEED]
     return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
+
+
+@functools.lru_cache(maxsize=64)
+def _present(width: int, device: torch.device) -> Tensor:
+    return torch.ones(width, dtype=torch.bool, device=device)
 
 
 @functools.lru_cache(maxsize=64)
