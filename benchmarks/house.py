@@ -22,7 +22,7 @@ import fedhull
 import flatland
 import flynn
 import hyperfed
-from benchmarks.script import parser
+from benchmarks.script import parser, scripts
 from benchmarks.table import head, line
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Partitioned
@@ -148,8 +148,7 @@ def rows() -> Iterator[tuple[str, object]]:
     yield "rooms, and arrows between them", f"{len(held)}, {len(arrows())}"
     largest = [n for folder, n in held.items() if folder.name != "kernels"]
     yield "most modules of a room but kernels", max(largest)
-    scripts = [file for file in files("benchmarks") if "def main(" in file.read_text()]
-    yield "benchmarks that run, and their files", f"{len(scripts)}, {len(files('benchmarks'))}"
+    yield "benchmarks that run, and their files", f"{len([*scripts()])}, {len(files('benchmarks'))}"
     for kind in (Method, GradientMethod, ClassifierMethod):
         yield f"members in view of {kind.__name__}", in_view(kind)
     counts = {kind.__name__: written(kind) for kind in methods()}

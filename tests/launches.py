@@ -7,8 +7,8 @@ kernels, on the rehearsal device; and what one of ``Graphed(compiled=True)`` hol
 kernels for an H100, as its code launches them, and calls of libraries, each as one. The last needs
 ``pip install triton``, but neither compiles nor runs the code. With ``--rounds`` they are the parts
 of a whole round of 8 clients with evaluation, and the waits of all; a replay of a graph is one
-launch. The share of begin, load and evaluation is modelled as by ``benchmarks.gpu.model``, with the
-microseconds that this CPU takes to begin a client.
+launch. The share of begin, load and evaluation is modelled as by ``benchmarks.gpu --model``, with
+the microseconds that this CPU takes to begin a client.
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""FlatLand's tables of scores, best tries and client graphs, from sweeps and configurations.
+"""FlatLand's tables of scores, best tries and client graphs, and the speed of its rounds.
 
     python -m benchmarks.flatland partition CONFIG | table SWEEP | choose SWEEP
+    python -m benchmarks.flatland speed [--only loop arxiv]
 
-Takes seconds.
+Takes seconds, and 2 minutes for the speed.
 """
 
+import json
 import re
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -12,8 +14,10 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.flatland.made_arxiv import METHODS, MadeCitations, cost
 from benchmarks.flatland.partition_report import PartitionReport, partition_report
 from benchmarks.flatland.protocol import LOCAL, Chosen, choose, tuned
+from benchmarks.flatland.speed import compare_loop, compare_methods
 from benchmarks.script import parser
 from benchmarks.table import head, line, spread
 from fedbolic.core.published import PUBLISHED, read_published
@@ -195,6 +199,17 @@ def choose_tries(path: Path) -> None:
             print(line(method, settings, *cells, mark))
 
 
+def speed(only: Sequence[str], rounds: int | None, alone: str | None) -> None:
+    """Print the times of rounds beside a loop in PyG, and the cost of rounds on a made graph."""
+    if alone is not None:
+        print(json.dumps(cost(alone, MadeCitations(), rounds=rounds or 3)))
+        return
+    if "loop" in only:
+        compare_loop(rounds or 7)
+    if "arxiv" in only:
+        compare_methods(rounds or 3)
+
+
 def main() -> None:
     """Run one of the commands."""
     args = parser(__doc__)
@@ -213,11 +228,20 @@ def main() -> None:
     scored.add_argument("--score", default="accuracy", help="accuracy, or a metric of the runs")
     tried = commands.add_parser("choose", help="the best try of every row on validation")
     tried.add_argument("sweep", type=Path)
+    timed, names = (
+        commands.add_parser("speed", help="rounds beside a loop in PyG"),
+        ("loop", "arxiv"),
+    )
+    timed.add_argument("--only", nargs="+", choices=names, default=names)
+    timed.add_argument("--rounds", type=int, help="timed rounds; 7 beside the loop, 3 on arxiv")
+    timed.add_argument("--alone", choices=METHODS, help="measure one method in this process")
     given, options = args.parse_known_args()
     if given.command == "partition":
         partition(given.config, given.seeds, options, given.plot)
     elif options:
         args.error(f"unknown arguments: {' '.join(options)}")
+    elif given.command == "speed":
+        speed(given.only, given.rounds, given.alone)
     elif given.command == "choose":
         choose_tries(given.sweep)
     else:

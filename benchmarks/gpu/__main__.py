@@ -1,10 +1,12 @@
 """The toolkit on a GPU: equality with the CPU, times the plain loop, and where a round's time goes.
 
     python -m benchmarks.gpu [--out FILE.json] [--parts NAME ...] [--minutes N]
+    python -m benchmarks.gpu --model [--launches FILE.csv]
 
 Without a CUDA device it prints one line that says so. ``--device cpu --small`` runs every part on a
 CPU in seconds; its times mean nothing. The parts *captures* and *equality* need PyYAML, and leave
-out methods whose packages are not installed.
+out methods whose packages are not installed. ``--model`` prints the times of a step on an H200 by a
+model of counted launches, and needs no device.
 
 Takes 8 minutes on a device.
 """
@@ -22,7 +24,7 @@ import torch
 
 from benchmarks.gpu import equality as equality_
 from benchmarks.gpu import geometry as geometry_
-from benchmarks.gpu import resnet
+from benchmarks.gpu import model, resnet
 from benchmarks.gpu import rounds as rounds_
 from benchmarks.gpu import steps as steps_
 from benchmarks.gpu.captures import captures
@@ -74,6 +76,9 @@ FEW_GOAL, RESNET_GOAL, ROUND_GOAL = 10.0, 2.5, 20.0
 """Times the plain loop at 20 clients, of a residual network, and of a whole round."""
 
 
+LAUNCHES = Path(__file__).with_name("launches.csv")
+"""Counts of launches on the page."""
+
 CDIST_SHARE, CDIST_ERROR, HASH_SECONDS = 0.6, 1e-5, 0.25
 """Share of the bandwidth in 3 dimensions and relative error; seconds of the hash of MNIST."""
 
@@ -87,7 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args.add_argument("--minutes", type=float, default=7.5, help="no row begins after them")
     args.add_argument("--out", type=Path, help="JSON file for all rows")
     args.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
+    args.add_argument("--model", action="store_true", help="the modelled times of a step instead")
+    args.add_argument("--launches", type=Path, default=LAUNCHES, help="CSV of counts for the model")
     options = args.parse_args(arguments)
+    if options.model:
+        model.report(options.launches)
+        return
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         print("skipped: there is no CUDA device")

@@ -1,19 +1,14 @@
 """Times of a step on an H200 by a model: nothing here was measured on a GPU.
 
-    python -m benchmarks.gpu.model [--launches FILE.csv]
-
 The launches are counted, by ``python -m tests.launches --csv FILE.csv``. The rest is assumed:
 microseconds of a launch, TFLOP/s of products. ``python -m benchmarks.gpu --parts roofline``
 measures the same numbers on a device.
-
-Takes a second.
 """
 
 import csv
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.script import parser
 from benchmarks.table import head, line
 
 EAGER, PYTHON, FUNCTORCH = 6.0, 60.0, 16.0
@@ -103,11 +98,13 @@ def times(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
 
-def main() -> None:
-    """Print the table."""
-    args = parser(__doc__)
-    args.add_argument("--launches", type=Path, default=Path(__file__).with_name("launches.csv"))
-    counts = read(args.parse_args().launches)
+def report(file: Path) -> None:
+    """Print the table.
+
+    Args:
+        file: CSV of the counts of launches.
+    """
+    counts = read(file)
     print("Modelled, not measured: milliseconds of a step of all clients (times the plain loop)\n")
     print(head("", "clients", "plain loop", *COLUMNS))
     for name, work in WORKS.items():
@@ -116,7 +113,3 @@ def main() -> None:
             assert plain is not None
             cells = ["" if x is None else f"{x:.2f} ({times(plain / x)}x)" for x in others]
             print(line(name, num_clients, f"{plain:.2f}", *cells))
-
-
-if __name__ == "__main__":
-    main()

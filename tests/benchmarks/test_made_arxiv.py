@@ -5,7 +5,7 @@ import dataclasses
 import networkx
 import pytest
 
-from benchmarks.graphs.made_arxiv import METHODS, MadeCitations, cost
+from benchmarks.flatland.made_arxiv import METHODS, MadeCitations, cost
 from fedbolic.core.rng import Rng
 
 SMALL = MadeCitations(num_nodes=900, num_edges=5000, num_features=8, num_classes=5)

@@ -1,4 +1,4 @@
-"""A made graph of the size of ogbn-arxiv, and the cost of rounds on it: see ``benchmarks.graphs``.
+"""A made graph of the size of ogbn-arxiv, and the cost of rounds on it.
 
 The settings are those of ``configs/flatland/arxiv.yaml``: ten clients by METIS, three local epochs,
 all clients at once. The first round is not timed. The graph is made, so scores mean nothing.

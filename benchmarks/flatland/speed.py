@@ -1,13 +1,9 @@
 """Rounds of graph convolutions: beside a loop in PyG, and on a made graph as large as ogbn-arxiv.
 
-    python -m benchmarks.graphs [--only loop arxiv]
-
 *loop*: 20 clients with graphs of 90 to 153 nodes, two convolutions of width 128 and a linear head,
 the whole graph in every step, Adam. The loop has one model, dense features and PyG's scatter; its
 edge weights are computed beforehand. Timed rounds are interleaved; a ratio above 1 means faster.
 *arxiv*: each method runs in a separate process.
-
-Takes 2 minutes.
 """
 
 import copy
@@ -21,8 +17,8 @@ from torch.nn.functional import cross_entropy, dropout
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from benchmarks.graphs.made_arxiv import METHODS, MadeCitations, cost
-from benchmarks.script import alone, parser
+from benchmarks.flatland.made_arxiv import METHODS
+from benchmarks.script import alone
 from benchmarks.table import head, line, middle
 from benchmarks.timing import Clock
 from fedbolic.core import tree
@@ -172,26 +168,6 @@ def compare_methods(rounds: int) -> None:
     columns = (*(f"{name}, s" for name in seconds), "loaded, MB", "at most, MB")
     print(f"\n{head('', 'edges kept', *columns)}")
     for name in METHODS:
-        found = json.loads(alone("graphs", "--alone", name, "--rounds", rounds))
+        found = json.loads(alone("flatland", "speed", "--alone", name, "--rounds", rounds))
         cells = [f"{found['edges kept']:,}", *(f"{found[key]:,.1f}" for key in seconds)]
         print(line(name, *cells, *(f"{found[key]:,.0f}" for key in megabytes)), flush=True)
-
-
-def main() -> None:
-    """Print both tables."""
-    args, names = parser(__doc__), ("loop", "arxiv")
-    args.add_argument("--only", nargs="+", choices=names, default=names)
-    args.add_argument("--rounds", type=int, help="timed rounds; 7 beside the loop, 3 on arxiv")
-    args.add_argument("--alone", choices=METHODS, help="measure one method in this process")
-    given = args.parse_args()
-    if given.alone:
-        print(json.dumps(cost(given.alone, MadeCitations(), rounds=given.rounds)))
-        return
-    if "loop" in given.only:
-        compare_loop(given.rounds or 7)
-    if "arxiv" in given.only:
-        compare_methods(given.rounds or 3)
-
-
-if __name__ == "__main__":
-    main()
