@@ -229,7 +229,9 @@ def begin_microseconds(name, num_clients=100):
     method = _with_local(method, LocalTraining(EPOCHS, BATCH if isinstance(shape, tuple) else None))
     start, times = method.init(data.meta, RNG), []
     messages = {client.id: method.broadcast(start, client.id) for client in data.clients}
-    exchange = Exchange(method, messages, data.clients, {}, RNG)
+    first = Exchange(method, messages, data.clients, {}, RNG)
+    kept = {client.id: own for client, _, own in Batched().run(first)}  # as in all later rounds
+    exchange = dataclasses.replace(first, client_states=kept)
     for _ in range(5):
         clock = Clock()
         tasks = [task for some in Graphed()._together(method, exchange) for task in some.values()]

@@ -51,8 +51,9 @@ class Auto(Engine):
 
     A candidate that cannot run the clients is left out, and so is ``Graphed`` if their data are not
     on a CUDA device, as nothing can be captured there. ``Workers``, whose processes start in
-    seconds, are left out of a run of minutes: name them where you want them. A method without
-    gradient steps gets the first usable candidate, untimed.
+    seconds, are left out where the others left no time for two starts, as in runs of minutes: name
+    them where you want them. A method without gradient steps gets the first usable candidate,
+    untimed.
 
     A run's folder keeps the choice and the times in ``engine.json``, and a resumed run uses the
     same engine. Engines agree only up to rounding, and another machine may choose another engine:
@@ -116,14 +117,17 @@ class Auto(Engine):
         ):
             return usable[0], {}
         times: dict[str, float] = {}
+        began = time.perf_counter()
         for engine in sorted(usable, key=lambda engine: isinstance(engine, Workers)):
-            slow = isinstance(engine, Workers) and times
-            if (
-                slow and allowed * min(times.values()) < 2 * START_SECONDS
-            ):  # started for each of two trials
+            exchanges = allowed
+            if isinstance(engine, Workers) and times:  # what others left, but for two starts
+                least = min(times.values())
+                spent = time.perf_counter() - began + 2 * START_SECONDS
+                exchanges = min(allowed, SHARE * rounds - spent / least) if least else 0.0
+            if _Trials.of(method, exchange, exchanges) is None:
                 logger.info("%r is not tried: a run this short does not repay its start", engine)
             else:
-                times[repr(engine)] = seconds(engine, method, exchange, allowed)
+                times[repr(engine)] = seconds(engine, method, exchange, exchanges)
         least, first = min(times.values()), times.get(repr(usable[0]), math.inf)
         near = usable[0] if first <= NEAR * least else None
         chosen = near or self.named(min(times, key=lambda name: times[name]))

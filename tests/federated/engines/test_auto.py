@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -119,16 +119,21 @@ def test_the_first_is_kept_where_another_gains_next_to_nothing():
     assert (engine, len(seconds)) == (engines[0], 2)
 
 
-@pytest.mark.parametrize(("rounds", "started"), [(1000, False), (10**6, True)])
-def test_processes_are_started_for_runs_that_are_long_against_their_start(
-    rounds, started, monkeypatch
+@pytest.mark.parametrize(("seconds", "started"), [(150, False), (300, True), (10**5, True)])
+def test_processes_are_started_where_a_twentieth_of_the_run_pays_for_two_starts(
+    seconds, started, monkeypatch
 ):
-    opened = []
-    monkeypatch.setattr(Workers, "open", lambda *a: opened.append(a) or nullcontext(Late(0.001)))
-    engines = Workers(), Late(0.01)
-    engine, seconds = chosen(Auto(engines), SMALL, federation(SIZES), rounds)
+    @contextmanager
+    def opened(self, clients):
+        CLOCK.now += auto.START_SECONDS
+        yield Late(0.001)
+
+    monkeypatch.setattr(Workers, "open", opened)
+    engines, began = (Workers(), Late(0.01)), CLOCK.now
+    engine, times = chosen(Auto(engines), SMALL, federation(SIZES), seconds / 0.01)
     assert engine == engines[not started]
-    assert (repr(Workers()) in seconds) == bool(opened) == started
+    assert (repr(Workers()) in times) == started
+    assert CLOCK.now - began <= auto.SHARE * seconds
 
 
 def test_it_leaves_no_trace_in_the_results():
