@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from benchmarks.table import head, line
 from fedbolic.data import Client, FederatedData, Graph, GraphSplit
 from flatland.graphs.ricci import mean_ricci
 
@@ -72,18 +73,12 @@ class PartitionReport:
 
     def table(self) -> str:
         """The report as a Markdown table: one row for each client, then their means."""
-        head = ["client", "nodes", "edges", "clustering", "Forman-Ricci", "missing classes",
-                "train / validation / test"]  # fmt: skip
+        columns = "client", "nodes", "edges", "clustering", "Forman-Ricci", "missing classes"
         rows = [
-            [
-                str(i),
-                str(part.num_nodes),
-                str(part.num_edges),
-                f"{part.clustering:.3f}",
-                f"{part.ricci:.2f}",
-                " ".join(map(str, part.missing)) or "none",
-                " / ".join(map(str, part.sizes)),
-            ]
+            line(
+                *(i, part.num_nodes, part.num_edges, f"{part.clustering:.3f}", f"{part.ricci:.2f}"),
+                *(" ".join(map(str, part.missing)) or "none", " / ".join(map(str, part.sizes))),
+            )
             for i, part in enumerate(self.parts)
         ]
         means = [
@@ -96,11 +91,11 @@ class PartitionReport:
                 ([len(part.missing) for part in self.parts], 1),
             )
         ]
-        rows.append(["mean", *means, ""])
+        rows.append(line("mean", *means, ""))
         cut = "" if self.cut is None else f", {100 * self.cut:.1f} % of the edges cut"
         empty = sum(bool(part.empty) for part in self.parts)
         tail = f"Heterogeneity {self.heterogeneity:.3f}{cut}, {empty} clients with an empty split."
-        return "\n".join([*_markdown([head, *rows]), "", tail])
+        return "\n".join([head(*columns, "train / validation / test"), *rows, "", tail])
 
 
 def partition_report(data: FederatedData) -> PartitionReport:
@@ -166,8 +161,3 @@ def heterogeneity(counts: Sequence[Tensor]) -> float:
 
     pairs = itertools.combinations([count.double().numpy() for count in counts], 2)
     return statistics.median([float(jensenshannon(p, q)) for p, q in pairs] or [0.0])
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *others = ("| " + " | ".join(row) + " |" for row in rows)
-    return [head, "|" + " --- |" * len(rows[0]), *others]

@@ -16,86 +16,23 @@ from fedbolic.core.rng import Rng
 from fedbolic.data import GoogleProducts, Hierarchy, HierarchyPartition, Mammals, Nouns
 from fedbolic.data.hierarchies.hierarchy_files import HierarchySet
 
-LIBRARY = (
-    *(
-        "argparse",
-        "ast",
-        "asyncio",
-        "calendar",
-        "collections",
-        "collections.abc",
-        "concurrent.futures",
-    ),
-    *(
-        "configparser",
-        "contextlib",
-        "csv",
-        "ctypes",
-        "datetime",
-        "decimal",
-        "doctest",
-        "email.message",
-    ),
-    *(
-        "email.policy",
-        "email.mime.text",
-        "encodings.utf_8",
-        "enum",
-        "fractions",
-        "ftplib",
-        "functools",
-    ),
-    *(
-        "gzip",
-        "html.parser",
-        "http.client",
-        "http.cookies",
-        "http.server",
-        "imaplib",
-        "importlib.abc",
-    ),
-    *("inspect", "io", "ipaddress", "json", "logging", "logging.handlers", "lzma", "mailbox"),
-    *(
-        "multiprocessing.managers",
-        "multiprocessing.pool",
-        "numbers",
-        "optparse",
-        "os",
-        "pathlib",
-        "pdb",
-    ),
-    *(
-        "pickle",
-        "pickletools",
-        "plistlib",
-        "poplib",
-        "queue",
-        "random",
-        "re",
-        "selectors",
-        "shelve",
-    ),
-    *("smtplib", "socket", "socketserver", "sqlite3", "ssl", "statistics", "string", "subprocess"),
-    *("tarfile", "tempfile", "threading", "tokenize", "traceback", "types", "typing", "unittest"),
-    *("unittest.mock", "urllib.request", "uuid", "weakref", "wsgiref.handlers", "xml.dom.minidom"),
-    *("xml.etree.ElementTree", "xml.sax", "xmlrpc.client", "xmlrpc.server", "zipfile", "zoneinfo"),
-)
+LIBRARY = """
+    argparse ast asyncio calendar collections collections.abc concurrent.futures configparser
+    contextlib csv ctypes datetime decimal doctest email.message email.policy email.mime.text
+    encodings.utf_8 enum fractions ftplib functools gzip html.parser http.client http.cookies
+    http.server imaplib importlib.abc inspect io ipaddress json logging logging.handlers lzma
+    mailbox multiprocessing.managers multiprocessing.pool numbers optparse os pathlib pdb
+    pickle pickletools plistlib poplib queue random re selectors shelve smtplib socket
+    socketserver sqlite3 ssl statistics string subprocess tarfile tempfile threading tokenize
+    traceback types typing unittest unittest.mock urllib.request uuid weakref wsgiref.handlers
+    xml.dom.minidom xml.etree.ElementTree xml.sax xmlrpc.client xmlrpc.server zipfile zoneinfo
+"""
 """Modules of the standard library that have many classes."""
 
 
-def mammals(root: Path | None) -> Hierarchy:
-    """WordNet's mammals."""
-    return Mammals().read(root, download=True)
-
-
-def google(root: Path | None) -> Hierarchy:
-    """Google's product categories."""
-    return GoogleProducts().read(root, download=True)
-
-
-def nouns(root: Path | None) -> Hierarchy:
-    """WordNet's nouns."""
-    return Nouns().read(root, download=True)
+def source(data: HierarchySet) -> Callable[[Path | None], Hierarchy]:
+    """Reader of a hierarchy, which is downloaded without a folder."""
+    return lambda root: data.read(root, download=True)
 
 
 def icd(root: Path | None) -> Hierarchy:
@@ -118,7 +55,7 @@ def python(root: Path | None) -> Hierarchy:
     del root
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some of the modules are deprecated
-        modules = [importlib.import_module(name) for name in ("builtins", *LIBRARY)]
+        modules = [importlib.import_module(name) for name in ("builtins", *LIBRARY.split())]
     classes = {
         base
         for module in modules
@@ -151,11 +88,11 @@ def closure(parents: Iterable[tuple[str, list[str]]]) -> Hierarchy:
 
 
 TREES: dict[str, Callable[[Path | None], Hierarchy]] = {
-    "mammals": mammals,
-    "Google": google,
+    "mammals": source(Mammals()),
+    "Google": source(GoogleProducts()),
     "ICD-10": icd,
     "Python": python,
-    "nouns": nouns,
+    "nouns": source(Nouns()),
 }
 """Readers of the trees."""
 
