@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.collections import LineCollection
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from benchmarks.hierarchies.rows import Setting, Training, train
 from fedbolic.data import Hierarchy
+from fedbolic.data.hierarchies.direct_pairs import direct_pairs
 from fedbolic.manifolds import Lorentz
 
 ROW = "ours, tangents on the hyperboloid, torch Adam; cooled"
@@ -46,62 +47,31 @@ BRANCHES = {
 }
 """Colour of every branch; a node has that of the first branch that it belongs to."""
 
-UPPER = (
-    *(
-        "mammal.n.01",
-        "placental.n.01",
-        "carnivore.n.01",
-        "ungulate.n.01",
-        "dog.n.01",
-        "feline.n.01",
-        "horse.n.01",
-    ),
-    *("bovid.n.01", "deer.n.01", "rodent.n.01", "primate.n.02", "monkey.n.01", "whale.n.02"),
-    *("bat.n.01", "marsupial.n.01", "bear.n.01", "seal.n.09", "lagomorph.n.01", "antelope.n.01"),
-    *("terrier.n.01", "squirrel.n.01", "rat.n.01", "hound.n.01", "ape.n.01", "cattle.n.01"),
-)
+UPPER = """
+    mammal.n.01 placental.n.01 carnivore.n.01 ungulate.n.01 dog.n.01 feline.n.01 horse.n.01
+    bovid.n.01 deer.n.01 rodent.n.01 primate.n.02 monkey.n.01 whale.n.02 bat.n.01
+    marsupial.n.01 bear.n.01 seal.n.09 lagomorph.n.01 antelope.n.01 terrier.n.01 squirrel.n.01
+    rat.n.01 hound.n.01 ape.n.01 cattle.n.01
+"""
 """Nodes with a label at their place; a label that would cover another one is left out, and so are
 names that the hierarchy lacks."""
 
-LEAVES = (
-    *("beagle.n.01", "timber_wolf.n.01", "red_fox.n.03", "bengal_tiger.n.01", "siamese_cat.n.01"),
-    *("giant_panda.n.01", "ice_bear.n.01", "meerkat.n.01", "sea_otter.n.01", "raccoon.n.02"),
-    *("common_zebra.n.01", "przewalski's_horse.n.01", "giraffe.n.01", "bactrian_camel.n.01"),
-    *(
-        "hippopotamus.n.01",
-        "caribou.n.01",
-        "american_bison.n.01",
-        "llama.n.01",
-        "domestic_goat.n.01",
-    ),
-    *("blue_whale.n.01", "killer_whale.n.01", "walrus.n.01", "manatee.n.01", "house_mouse.n.01"),
-    *("eastern_grey_squirrel.n.01", "capybara.n.01", "chimpanzee.n.01", "mountain_gorilla.n.01"),
-    *("baboon.n.01", "vampire_bat.n.01", "fruit_bat.n.01", "koala.n.01"),
-    *("giant_kangaroo.n.01", "wombat.n.01", "platypus.n.01", "african_elephant.n.01"),
-    *("european_rabbit.n.01", "porcupine.n.01", "mole.n.06", "three-toed_sloth.n.01"),
-)
+LEAVES = """
+    beagle.n.01 timber_wolf.n.01 red_fox.n.03 bengal_tiger.n.01 siamese_cat.n.01
+    giant_panda.n.01 ice_bear.n.01 meerkat.n.01 sea_otter.n.01 raccoon.n.02 common_zebra.n.01
+    przewalski's_horse.n.01 giraffe.n.01 bactrian_camel.n.01 hippopotamus.n.01 caribou.n.01
+    american_bison.n.01 llama.n.01 domestic_goat.n.01 blue_whale.n.01 killer_whale.n.01
+    walrus.n.01 manatee.n.01 house_mouse.n.01 eastern_grey_squirrel.n.01 capybara.n.01
+    chimpanzee.n.01 mountain_gorilla.n.01 baboon.n.01 vampire_bat.n.01 fruit_bat.n.01
+    koala.n.01 giant_kangaroo.n.01 wombat.n.01 platypus.n.01 african_elephant.n.01
+    european_rabbit.n.01 porcupine.n.01 mole.n.06 three-toed_sloth.n.01
+"""
 """Leaves with a label around the figure; names that the hierarchy lacks are skipped."""
 
 PAPER, FAINT = "#ffffff", "#f4f5f7"
 
 EXTENT = 1.42
 """Half the width of the figure, in radii of the disc."""
-
-
-def direct_parents(hierarchy: Hierarchy) -> Int64[Tensor, "edges 2"]:
-    """Pairs of a node and a direct parent: the transitive reduction of a closed hierarchy.
-
-    A pair is direct if no third node lies between its two nodes.
-
-    Example:
-        >>> chain = Hierarchy(("c", "b", "a"), torch.tensor([[0, 1], [0, 2], [1, 2]]))
-        >>> direct_parents(chain).tolist()
-        [[0, 1], [1, 2]]
-    """
-    above = torch.zeros(len(hierarchy), len(hierarchy))
-    above[tuple(hierarchy.pairs.T)] = 1
-    between = above @ above  # numbers of nodes between, below 2^24
-    return ((above > 0) & (between == 0)).nonzero()
 
 
 def geodesics(
@@ -198,7 +168,7 @@ def draw(hierarchy: Hierarchy, tangents: Float[Tensor, "n 2"], file: Path) -> No
 
 
 def _draw_edges(axes: Axes, hierarchy: Hierarchy, at: Tensor, colours: list[str]) -> None:
-    child, parent = direct_parents(hierarchy).unbind(1)
+    child, parent = direct_pairs(hierarchy).unbind(1)
     lines = geodesics(at[child], at[parent]).numpy()
     look = {"colors": [colours[i] for i in child.tolist()], "linewidths": 0.6, "alpha": 0.3}
     axes.add_collection(LineCollection(list(lines), capstyle="round", **look, zorder=1))
@@ -221,7 +191,7 @@ def _draw_nodes(axes: Axes, hierarchy: Hierarchy, at: Tensor, colours: list[str]
 def _label_leaves(
     axes: Axes, hierarchy: Hierarchy, at: Tensor, colours: list[str], radius: float
 ) -> None:
-    nodes = [hierarchy.names.index(name) for name in LEAVES if name in hierarchy.names]
+    nodes = [hierarchy.names.index(name) for name in LEAVES.split() if name in hierarchy.names]
     wanted = torch.atan2(at[nodes, 1], at[nodes, 0])
     for node, angle in zip(nodes, spread_angles(wanted, 0.075).tolist(), strict=True):
         way = np.array([math.cos(angle), math.sin(angle)])
@@ -246,7 +216,7 @@ def _label_upper(
     renderer: RendererAgg, axes: Axes, hierarchy: Hierarchy, at: Tensor, colours: list[str]
 ) -> None:
     taken = []
-    for name in (name for name in UPPER if name in hierarchy.names):
+    for name in (name for name in UPPER.split() if name in hierarchy.names):
         node = hierarchy.names.index(name)
         for dx, dy in ((0, 9), (0, -9), (14, 6), (-14, 6), (14, -6), (-14, -6), (0, 17), (0, -17)):
             label = axes.annotate(

@@ -12,7 +12,6 @@ settings on the test folds and a kNN that chooses among twelve by leaving one ou
 Takes 6 to 31 minutes for a preset, 1 for small tables, 10 with ``--choice``.
 """
 
-import csv
 import itertools
 import math
 import statistics
@@ -30,6 +29,7 @@ from benchmarks.nearest.rows import ROW_OF, SYNTHETIC, row, synthetic, task
 from benchmarks.results import Figures, Results
 from benchmarks.script import parser
 from benchmarks.table import head, line
+from fedbolic.core.published import PublishedNumber, read_published
 from fedbolic.run.configuration import build
 from flynn.channels import Channels
 
@@ -67,7 +67,7 @@ def compare(
     """
     torch.set_num_threads(1)
     done = Results(results, quiet=True)
-    theirs = [] if published is None else _lines(published)
+    theirs = [] if published is None else read_published(published)
     search = {"most": most, "lifts": lifts, "channels": channels}
     settings = {**search, "planes": planes, "gradients": gradients, "seed": 0}
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
@@ -85,7 +85,7 @@ def compare(
         comparison([done.known[name, "0"] for name in others], theirs)
 
 
-def summarise(name: str, found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
+def summarise(name: str, found: Sequence[Figures], theirs: Sequence[PublishedNumber]) -> None:
     """Print normalised accuracy on draws of one kind: mean and standard error, and paired tests."""
     seconds = statistics.fmean(one["seconds"] for one in found)
     accuracy = mean([one["kNN"] for one in found])
@@ -93,7 +93,7 @@ def summarise(name: str, found: Sequence[Figures], theirs: Sequence[dict[str, st
         f"\n{name}, {len(found)} data sets, {seconds:.0f} CPU s each; accuracy of kNN {accuracy}\n"
     )
     print(head("", "1 - a / a(kNN)", "published", "over kNN: t-test, Wilcoxon"))
-    known = {one["row"]: one["value"] for one in theirs if one["setting"] == name}
+    known = {one.row: one.value for one in theirs if one.setting == name}
     for key in ROWS[1:]:
         losses = [1 - one[key] / one["kNN"] for one in found]
         print(line(key, mean(losses), known.get(key, ""), paired(losses)), flush=True)
@@ -135,7 +135,7 @@ def baselines(one: Figures) -> list[str]:
     return [name for name in ("kNN", "1NN", "SBFC", *GRADIENTS, "majority") if name in one]
 
 
-def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
+def comparison(found: Sequence[Figures], theirs: Sequence[PublishedNumber]) -> None:
     """Print the paper's Table 2: wins, median gain and paired tests over data sets."""
     print(f"\n{head('', 'over', 'fraction', 'W/T/L', 'median %', 't-test, Wilcoxon')}")
     endings, rows = ("", " others"), ours(found[0])
@@ -149,15 +149,9 @@ def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> No
         median = 100 * statistics.median(gains)
         share = f"{wins / len(gains):.2f}"
         print(line(mine, name, share, record, f"{median:.2f}", paired(gains)))
-    for name in dict.fromkeys(one["row"] for one in theirs):
-        cells = [f"{one['column']} {one['value']}" for one in theirs if one["row"] == name]
+    for name in dict.fromkeys(one.row for one in theirs):
+        cells = [f"{one.column} {one.value}" for one in theirs if one.row == name]
         print(f"published, FlyNN over {name}: {', '.join(cells)}")
-
-
-def _lines(file: Path) -> list[dict[str, str]]:
-    """Published figures, each with its row, setting and column."""
-    with file.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.script import FOLDER
-from benchmarks.table import Goal
 
 TORCH = "import torch"
 RUN = ("run", "--config", "fedavg/quick", "--method.rounds", "1", "--overwrite")
@@ -30,10 +29,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fedbolic report": ("-m", "fedbolic", "report", "runs"),
 }
 """Arguments of Python by name, in the order in which they run."""
-
-AT_MOST = {"fedbolic --version": 0.3, "fedbolic --help": 0.3, "fedbolic configs": 0.3}
-AFTER_TORCH = {"fedbolic run --help": 1.0, "fedbolic run, one round of fedavg/quick": 1.5}
-RESUMED = "fedbolic resume, a finished run"
 
 
 def seconds(words: tuple[str, ...], folder: Path) -> float:
@@ -68,14 +63,3 @@ def measure(rounds: int) -> dict[str, float]:
             for _ in range(rounds)
         ]
     return {name: statistics.median(each[name] for each in taken) for name in COMMANDS}
-
-
-def goals(found: dict[str, float]) -> list[Goal]:
-    """Bounds, of which some count from the time of torch.
-
-    Args:
-        found: Seconds by name.
-    """
-    bounds = {**AT_MOST, RESUMED: 0.5}
-    bounds |= {name: found[TORCH] + more for name, more in AFTER_TORCH.items()}
-    return [Goal("CPU s", name, "<=", bound, found[name]) for name, bound in bounds.items()]

@@ -1,4 +1,4 @@
-"""The figure of mammals: direct parents by brute force, geodesics by their equation, a PNG."""
+"""The figure of mammals: geodesics by their equation, a PNG."""
 
 import math
 
@@ -6,27 +6,13 @@ import pytest
 import torch
 
 from fedbolic.core.rng import Rng
-from fedbolic.data import Hierarchy, random_tree
+from fedbolic.data import Hierarchy
 from fedbolic.manifolds import Lorentz
 
 pytest.importorskip("matplotlib")
 image = pytest.importorskip("matplotlib.image")
 
 from benchmarks.hierarchies import figure as hierarchy_figure  # noqa: E402  (needs matplotlib)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_direct_parents_of_a_closed_tree_are_its_edges(seed):
-    tree = random_tree(30, Rng(seed))
-    above = {u: {v for w, v in tree.pairs.tolist() if w == u} for u in range(30)}
-    nearest = [[u, max(above[u], key=lambda v: len(above[v]))] for u in range(1, 30)]
-    assert hierarchy_figure.direct_parents(tree).tolist() == nearest
-
-
-def test_a_node_keeps_two_direct_parents_and_loses_their_common_one():
-    diamond = Hierarchy(("d", "b", "c", "a"), torch.tensor([[0, 1], [0, 2], [1, 3], [2, 3]]))
-    edges = hierarchy_figure.direct_parents(diamond.closure())
-    assert edges.tolist() == diamond.pairs.tolist()
 
 
 def test_geodesics_have_equal_steps_and_the_length_of_the_distance():

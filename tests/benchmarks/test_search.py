@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from benchmarks import search
-from benchmarks.peers import start
 from benchmarks.results import Results
 from benchmarks.script import FOLDER
 from fedbolic.manifolds import Poincare
@@ -39,10 +38,3 @@ def test_every_row_is_measured(kind):
     found = search.measure(make, points, search.queries_of(points)[90:110])
     assert found["recall"] > 0.9
     assert found["exact"] == (kind == search.EXACT)
-
-
-def test_bounds_of_a_start_count_from_torch():
-    found = dict.fromkeys(start.COMMANDS, 1.0) | {start.TORCH: 0.25}
-    verdicts = {goal.what: goal.verdict for goal in start.goals(found)}
-    assert verdicts["fedbolic run --help"] == "met"
-    assert verdicts["fedbolic --help"] == "not met"
