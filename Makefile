@@ -39,7 +39,7 @@ UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests
 	$(addprefix tests/hierarchies/test_,method.py node_table.py slot_layout.py) tests/knowledge/test_method.py \
 	$(addprefix tests/run/test_,loading.py other_data.py round_trip.py secret_files.py sweeps.py trained.py) \
 	tests/data/contract/test_client_slices.py tests/report/test_browser.py tests/report/test_html_report.py \
-	tests/testing/test_fresh_process.py tests/testing/test_audit.py tests/testing/test_noisy_audit.py \
+	$(addprefix tests/testing/test_,fresh_process.py audit.py noisy_audit.py node_audit.py) \
 	$(addprefix tests/nn/functional/test_,convolution_memory.py recomputed.py) \
 	$(foreach room,core data hierarchies knowledge manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py derivatives.py door.py)))
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \

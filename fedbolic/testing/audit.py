@@ -15,7 +15,7 @@ from fedbolic.federated import Trainer
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.testing.audit_checks import noise_covariance, structural_faults, sum_noise
-from fedbolic.testing.canaries import Canaries, canary_data, released_by
+from fedbolic.testing.canaries import Canaries, CanaryEngine, canary_data, released_by
 
 CONFIDENCE = 0.95
 """Confidence of a lower bound of epsilon."""
@@ -36,12 +36,14 @@ class Audit:
         bound: Epsilon that the attack disproves with 95 % confidence.
         ideals: Bounds of the same attack on as many canaries of the ideal mechanism, a draw each.
         faults: What is wrong, one sentence each.
+        charged: Smallest epsilon in an account of a node; ``None`` without accounts.
     """
 
     ledger: float
     bound: float
     ideals: tuple[float, ...]
     faults: tuple[str, ...]
+    charged: float | None = None
 
     @property
     def ideal(self) -> float:
@@ -50,9 +52,10 @@ class Audit:
 
     def __str__(self) -> str:
         found = "".join(f"FAULT: {fault}\n" for fault in self.faults) or "no fault was found\n"
+        accounts = "" if self.charged is None else f", accounts of nodes {self.charged:.4g}"
         return (
-            f"ledger: epsilon {self.ledger:.4g}; attack: at least {self.bound:.4g} with 95 % "
-            f"confidence, where the ideal mechanism gives {self.ideal:.4g} on average, from "
+            f"ledger: epsilon {self.ledger:.4g}{accounts}; attack: at least {self.bound:.4g} with "
+            f"95 % confidence, where the ideal mechanism gives {self.ideal:.4g} on average, from "
             f"{min(self.ideals):.4g} to {max(self.ideals):.4g} in {len(self.ideals)} draws\n{found}"
         )
 
@@ -124,7 +127,9 @@ def audit(
     ledger, trainer = _settled(trainer, num_clients, rounds)
     spent = ledger.epsilon(rounds)
     bound, ideals = attacked(trainer, num_clients, rounds, planted=planted, seed=seed)
-    faults = structural_faults(trainer, num_clients, ledger.noise_multiplier, seed)
+    engine = trainer.engine
+    faults = engine.faults(None) if isinstance(engine, CanaryEngine) else []
+    faults += structural_faults(trainer, num_clients, ledger.noise_multiplier, seed)
     if bound > spent:
         faults.append(f"the attack disproves the ledger's epsilon of {spent:.4g}")
     return Audit(spent, bound, ideals, tuple(faults))

@@ -1,5 +1,7 @@
 """Checks of the parts of a private run: keys, divisor, bound, noise, count and what is recorded."""
 
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
@@ -7,13 +9,20 @@ from scipy import stats
 from scipy.linalg import toeplitz
 
 from fedbolic.core.rng import Rng
-from fedbolic.federated import ClientPrivacy, Trainer
+from fedbolic.federated import ClientPrivacy, Sequential, Trainer
 from fedbolic.federated.accounting.banded_noise import DIGITS, banded_coefficients
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
-from fedbolic.testing.canaries import Canaries, Released, canary_data, quiet, released_by
+from fedbolic.testing.canaries import (
+    Canaries,
+    Released,
+    canary_data,
+    placed,
+    quiet,
+    released_by,
+)
 
 KEYS = 2**18
 """Number of keys that are drawn; of those from 32 bits, some are equal but with exp(-8)."""
@@ -189,6 +198,7 @@ def _faults_of_noise(
             DIGITS if ledger.correlation == "banded" else 0,
         )
         faults += _faults_of_digits(sums[0] / grid.unit)
+    trainer, _, data = placed(trainer, method, data)
     again = next(trainer.run(method, data, Rng(seed), found.states[0]))[0]
     if not np.array_equal(again.server_state["released"].numpy(), found.deltas[0]):
         faults.append("a repeated round has other noise, which can be averaged with the first")
@@ -228,16 +238,16 @@ def _faults_of_the_count(
 ) -> list[str]:
     """Noise of adaptive clipping's count of another size than the ledger assumes.
 
-    All clients fail, so that the count is noise alone; runs of one round, since the cost of every
-    number of rounds takes a time.
+    All clients fail, so that the count is noise alone, and nodes would stop the run; runs of one
+    round, since the cost of every number of rounds takes a time.
     """
     privacy = _privacy(trainer)
     if (adaptive := privacy.adaptive) is None:
         return []
     size = trainer.cohort.expected_size(num_clients)
     data = canary_data(np.ones(num_clients, dtype=bool), faults=range(num_clients))
-    method = Canaries(1, num_clients)
-    ends = [released_by(trainer, method, data, seed).states[-1] for _ in range(runs)]
+    method, silent = Canaries(1, num_clients), replace(trainer, engine=Sequential())
+    ends = [released_by(silent, method, data, seed).states[-1] for _ in range(runs)]
     bounds = np.array([end.privacy["clip_norm"] for end in ends])
     moved = -np.log(bounds / privacy.clip_norm) / adaptive.lr + adaptive.quantile - 0.5
     std = adaptive.count_noise or max(size / 20, noise_multiplier)

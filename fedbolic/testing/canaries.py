@@ -1,6 +1,7 @@
 """Clients that are planted to audit a private run, and runs of them by the real trainer."""
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,16 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data import Client, Examples, FederatedData
-from fedbolic.federated import AggregatedUpdate, Method, Trainer, TrainerState, Update
+from fedbolic.federated import (
+    AggregatedUpdate,
+    Engine,
+    Method,
+    Sequential,
+    Trainer,
+    TrainerState,
+    Update,
+)
+from fedbolic.federated.accounting.ledger import PrivacyLedger
 
 CANARY_NORM = 1e3
 """Norm of a canary's delta, far above every clipping bound."""
@@ -64,6 +74,51 @@ class Canaries(Method):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         return {}
+
+
+class CanaryEngine(Sequential, ABC):
+    """Engine that places canaries behind the transport of a run."""
+
+    @abstractmethod
+    def placed(
+        self, method: Method, data: FederatedData, ledger: PrivacyLedger | None
+    ) -> tuple[Engine, Method, FederatedData]:
+        """Engine of some canaries, their method and the federation as the server sees it.
+
+        Args:
+            method: Method of the canaries.
+            data: The canaries.
+            ledger: Ledger of the noise that the clients add; ``None`` if the server does.
+        """
+
+    @abstractmethod
+    def charged(self, ledger: PrivacyLedger) -> float:
+        """Smallest epsilon that was charged to an account of the latest canaries.
+
+        Args:
+            ledger: As for :meth:`placed`, as for :meth:`faults`.
+        """
+
+    @abstractmethod
+    def faults(self, ledger: PrivacyLedger | None) -> list[str]:
+        """Faults in how the latest canaries reply, one sentence each."""
+
+
+def placed(
+    trainer: Trainer, method: Method, data: FederatedData, ledger: PrivacyLedger | None = None
+) -> tuple[Trainer, Method, FederatedData]:
+    """Trainer, method and data of canaries where the trainer's engine places them.
+
+    Args:
+        trainer: Trainer of a private run.
+        method: Method of the canaries.
+        data: The canaries.
+        ledger: Ledger of the noise that the clients add; ``None`` if the server does.
+    """
+    if not isinstance(trainer.engine, CanaryEngine):
+        return trainer, method, data
+    engine, method, data = trainer.engine.placed(method, data, ledger)
+    return replace(trainer, engine=engine), method, data
 
 
 @dataclass(frozen=True)
@@ -120,10 +175,11 @@ def released_by(
         resumed: Whether the run is stopped in its middle and goes on from a stored checkpoint.
     """
     rng = Rng(seed)
+    trainer, _, data = placed(trainer, method, data)
     state = trainer.begin(method, data, rng)
     states, rows = [state], list[Row]()
     for part in ((method.rounds + 1) // 2, method.rounds) if resumed else (method.rounds,):
-        for state, new in _until(trainer, method, data, rng, states[-1], part):
+        for state, new in run_until(trainer, method, data, rng, states[-1], part):
             states.append(state)
             rows += new
         if resumed and part < method.rounds:
@@ -133,9 +189,19 @@ def released_by(
     return Released(deltas, bounds, rows, states)
 
 
-def _until(
-    trainer: Trainer, method: Canaries, data: FederatedData, rng: Rng, state: TrainerState, end: int
+def run_until(
+    trainer: Trainer, method: Method, data: FederatedData, rng: Rng, state: TrainerState, end: int
 ) -> Iterator[tuple[TrainerState, list[Row]]]:
+    """States and metrics of the exchanges up to a round.
+
+    Args:
+        trainer: Trainer of the run.
+        method: Method to train.
+        data: The canaries.
+        rng: Random stream of the run.
+        state: State to continue from.
+        end: Number of the last round.
+    """
     if state.round < end:
         for now, rows in trainer.run(method, data, rng, state):
             yield now, rows

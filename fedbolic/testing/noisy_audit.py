@@ -13,6 +13,7 @@ from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import PrivateSteps
 from fedbolic.testing.audit import GUESSED, IDEAL_DRAWS, Audit, bound_by_guesses, log_ratio
 from fedbolic.testing.audit_checks import RARE, RECORDED, faults_of_shape
+from fedbolic.testing.canaries import CanaryEngine
 from fedbolic.testing.noisy_clients import StepsSubject, Subject, SumSubject
 
 UNUSED = 4000
@@ -72,14 +73,26 @@ def audit_noisy(
         seen = subject.run(engine, present, seed + number, resumed=subject.rounds > 1)
         scores.append(_scores(subject, seen.sums))
         coins.append(present)
+    charged, found = _accounts(subject, engine)
     generator = Rng(seed).at("ideal").numpy()
     share = max(GUESSED, key=lambda s: np.mean(_ideal(subject, planted, s, generator)))
     ideals = _ideal(subject, planted, share, generator)  # anew: the largest of four is too large
     bound = bound_by_guesses(np.concatenate(scores), np.concatenate(coins), share, delta)
-    faults = _faults(subject, engine, seed)
+    faults = [*found, *_faults(subject, engine, seed)]
     if bound > spent:
         faults.append(f"the attack disproves the ledger's epsilon of {spent:.4g}")
-    return Audit(spent, bound, ideals, tuple(faults))
+    return Audit(spent, bound, ideals, tuple(faults), charged)
+
+
+def _accounts(subject: Subject, engine: Engine) -> tuple[float | None, list[str]]:
+    """Epsilon in the accounts of the latest nodes, and faults of these nodes."""
+    if not isinstance(engine, CanaryEngine):
+        return None, []
+    ledger, charged = subject.ledger, engine.charged(subject.ledger)
+    faults = engine.faults(ledger)
+    if charged < (spent := ledger.epsilon(ledger.rounds)):
+        faults.append(f"an account of a node is charged {charged:.4g}, and the ledger {spent:.4g}")
+    return charged, faults
 
 
 def _scores(subject: Subject, sums: Float64[ndarray, "rounds n"]) -> Float64[ndarray, " n"]:

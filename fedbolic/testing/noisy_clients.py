@@ -2,7 +2,6 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg, PrivateSteps
 from fedbolic.nn.network.backbone import Backbone
-from fedbolic.testing.canaries import Canaries, canary_data, reloaded
+from fedbolic.testing.canaries import Canaries, canary_data, placed, reloaded, run_until
 
 LENGTH = 100.0
 """Norm of a canary example over the clipping bound, by which its gradient lies on one axis."""
@@ -91,7 +90,9 @@ class Subject(ABC):
         """The canaries, of which some are absent."""
 
     @abstractmethod
-    def begin(self, trainer: Trainer, data: FederatedData, rng: Rng) -> TrainerState:
+    def begin(
+        self, trainer: Trainer, method: Method, data: FederatedData, rng: Rng
+    ) -> TrainerState:
         """State before the first round."""
 
     @abstractmethod
@@ -109,10 +110,11 @@ class Subject(ABC):
             seed: Seed of the run, from which no key follows.
             resumed: Whether the run goes on from a stored checkpoint after its first round.
         """
-        trainer, data, rng = Trainer(engine), self.data(present), Rng(seed)
-        states, rows = [self.begin(trainer, data, rng)], list[Row]()
+        given, rng = (Trainer(engine), self.method, self.data(present)), Rng(seed)
+        trainer, method, data = placed(*given, self.ledger)
+        states, rows = [self.begin(trainer, method, data, rng)], list[Row]()
         for end in (1, self.rounds) if resumed else (self.rounds,):
-            for state, new in self._until(trainer, data, rng, states[-1], end):
+            for state, new in run_until(trainer, method, data, rng, states[-1], end):
                 states.append(state)
                 rows += new
             if resumed and end < self.rounds:
@@ -122,14 +124,6 @@ class Subject(ABC):
         read = [self.read(a, b) for a, b in itertools.pairwise(servers)]
         axes = np.stack([r for r in read if len(r)])
         return Seen(axes[:, : self.num], axes[:, self.num :], states, rows)
-
-    def _until(
-        self, trainer: Trainer, data: FederatedData, rng: Rng, state: TrainerState, end: int
-    ) -> Iterator[tuple[TrainerState, list[Row]]]:
-        for now, rows in trainer.run(self.method, data, rng, state) if state.round < end else ():
-            yield now, rows
-            if now.round == end:
-                return
 
 
 class StepsSubject(Subject):
@@ -166,8 +160,10 @@ class StepsSubject(Subject):
         return FederatedData((Client(0, held, none, none, meta),), meta, None)
 
     @override
-    def begin(self, trainer: Trainer, data: FederatedData, rng: Rng) -> TrainerState:
-        state = trainer.begin(self.method, data, rng)
+    def begin(
+        self, trainer: Trainer, method: Method, data: FederatedData, rng: Rng
+    ) -> TrainerState:
+        state = trainer.begin(method, data, rng)
         server = state.server_state
         blank = tree.zeros_like(server["method"]["parameters"])
         inner = {**server["method"], "parameters": blank}
@@ -234,8 +230,10 @@ class SumSubject(Subject):
         return canary_data(np.pad(present, (0, self.num_clients - self.num)))
 
     @override
-    def begin(self, trainer: Trainer, data: FederatedData, rng: Rng) -> TrainerState:
-        state = trainer.begin(self.method, data, rng)
+    def begin(
+        self, trainer: Trainer, method: Method, data: FederatedData, rng: Rng
+    ) -> TrainerState:
+        state = trainer.begin(method, data, rng)
         colluders = tuple(range(self.num, self.num_clients))
         return replace(state, quarantined=colluders)
 

@@ -1,23 +1,27 @@
 """Audit of the settings of a finished or stopped run, from its folder."""
 
 import csv
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from fedbolic.core import check
 from fedbolic.core.log import without_repetition
 from fedbolic.federated import Trainer
+from fedbolic.remote.loopback import is_deployed
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
 from fedbolic.run.record import RunFolder
 from fedbolic.testing.audit import Audit, audit
+from fedbolic.testing.canary_nodes import CanaryNodes
 from fedbolic.testing.noisy_audit import audit_noisy
 
 
 def audit_run(path: Path, *, planted: int = 1000, seed: int = 0) -> Audit:
     """Audit with the engine, cohorts, noise and number of clients of a run.
 
-    The method and the data of the run are replaced by those of canaries.
+    The method and the data of the run are replaced by those of canaries. Where the clients were
+    nodes, the canaries are nodes, too, in this process.
 
     Args:
         path: Folder of the run.
@@ -34,7 +38,9 @@ def audit_run(path: Path, *, planted: int = 1000, seed: int = 0) -> Audit:
     facts = folder.environment
     given = {n: settings[n] for n in ("engine", "cohort", "privacy") if n in settings}
     size = facts["data"]["num_clients"], facts["rounds"]
-    with without_repetition():
+    with without_repetition(), tempfile.TemporaryDirectory() as nodes:
+        if is_deployed(path):
+            given["engine"] = CanaryNodes(Path(nodes))
         if given.get("privacy") is None:
             asked = settings["method"], given["engine"], size[0]
             found = audit_noisy(*asked, planted=planted, seed=seed)

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from fedbolic.core.tree_bytes import decode_message, encode_message
 from fedbolic.federated import Evaluation
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
-from fedbolic.remote.node import Node, handshake
-from fedbolic.remote.nodes import Nodes, Transport
+from fedbolic.remote.in_process import InProcess
+from fedbolic.remote.node import Node
+from fedbolic.remote.nodes import Nodes
 from tests.federated.simple_method import RNG
 
 
@@ -19,7 +19,7 @@ def identified(method, folder, num=10):
     return dataclasses.replace(method, keys=folder / "keys")
 
 
-class Here(Transport):
+class Here(InProcess):
     """Nodes of this process, under numbers that differ from the ids of their clients.
 
     Args:
@@ -46,7 +46,7 @@ class Here(Transport):
         secret=RNG.seed,
         private=False,
     ):
-        self.nodes = {
+        nodes = {
             1000 - client.id: Node(
                 method,
                 client,
@@ -58,6 +58,7 @@ class Here(Transport):
             )
             for client in data.clients
         }
+        super().__init__(nodes)
         self.gone, self.lost, self.requests = set(), set(), []
 
     def online(self):
@@ -66,18 +67,11 @@ class Here(Transport):
     def exchange(self, kind, requests, *, group, timeout):
         replies = {}
         for number in sorted(requests):
-            request = decode_message(encode_message(requests[number]))
-            self.requests.append((kind, number, request))
-            replies[number] = decode_message(encode_message(self.reply(number, request)))
+            self.requests.append((kind, number, requests[number]))
+            replies[number] = self.ask(number, requests[number])
             if (kind, number) in self.lost:  # the node did the work, but its reply is lost
                 replies[number] = {"error": "lost"}
         return replies
-
-    def reply(self, number, request):
-        node = self.nodes[number]
-        if request["task"] == "handshake":
-            return handshake(node.client)
-        return node.reply(request)
 
 
 def away(method, data, folder, *, least=1, **settings):
