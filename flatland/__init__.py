@@ -17,6 +17,7 @@ from flatland.rivals.fedgta import FedGta
 from flatland.rivals.fedpub import FedPub, MaskedGCN
 from flatland.rivals.fedsage import FedSagePlus
 from flatland.rivals.fedstar import FedStar, StructureGIN
+from flatland.rivals.fgssl import ContrastedGCN, Fgssl
 from flatland.rivals.gcfl import Gcfl
 from flatland.rivals.neighbours import NeighbourGenerator
 from flatland.rivals.signatures import ExpandedGCN
@@ -25,12 +26,14 @@ __all__ = [
     "GCN",
     "AdaFgl",
     "Constant",
+    "ContrastedGCN",
     "ExpandedGCN",
     "FedGnn",
     "FedGta",
     "FedPub",
     "FedSagePlus",
     "FedStar",
+    "Fgssl",
     "FlatLand",
     "FormanAbs",
     "FormanInverse",

@@ -39,7 +39,8 @@ def graph_losses(
         graphs = context["own"]["graph"].parts
         return stacked_link_losses(method.network, logits, batch, graphs), buffers
     if type(method).losses is not GraphMethod.losses:
-        return vmap(method.losses)(logits, {name: batch[name] for name in ("node", "y")}), buffers
+        named = {name: batch[name] for name in ("node", "y", "mask")}
+        return vmap(method.losses)(logits, named), buffers
     # CUDA adds the gradients of an index in a fixed order, and those of gather in any order
     rows = logits[torch.arange(num_clients, device=logits.device)[:, None], batch["node"]]
     losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")

@@ -55,13 +55,17 @@ class Sparse:
         return self.start.long().diff()
 
     @functools.cached_property
+    def row(self) -> Int64[Tensor, " entries"]:
+        """Row of each entry."""
+        rows = torch.arange(len(self.start) - 1, device=self.start.device)
+        return rows.repeat_interleave(self.counts, output_size=len(self.column))
+
+    @functools.cached_property
     def transposed(self) -> "Sparse":
         """The transposed matrix."""
-        num_rows = len(self.start) - 1
-        row = torch.arange(num_rows, device=self.start.device).repeat_interleave(self.counts)
         order = self.column.argsort(stable=True)
         counts = torch.bincount(self.column, minlength=self.width)
-        return Sparse.of(counts, row[order], self.value[order], num_rows)
+        return Sparse.of(counts, self.row[order], self.value[order], len(self.start) - 1)
 
     @functools.cached_property
     def csr(self) -> Tensor:

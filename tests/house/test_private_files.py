@@ -39,7 +39,7 @@ CHANGES = {"rounds": 1, "sends": "table", "backbone": MLP((2,)), "dim": 2}
 COVERED = {
     "AdaFgl": "adafgl", "Apfl": "apfl", "Ditto": "ditto", "FedALA": "fedala", "FedAvg": "fedavg",
     "FedCP": "fedcp", "FedDyn": "feddyn", "FedRep": "fedrep", "FedRoD": "fedrod",
-    "FedStar": "fedstar", "FlatLand": "flatland", "GPFL": "gpfl",
+    "FedStar": "fedstar", "Fgssl": "fgssl", "FlatLand": "flatland", "GPFL": "gpfl",
     "HierarchyEmbedding": "hierarchies", "HyperFed": "hyperfed/h_ce",
     "KnowledgeEmbedding": "knowledge", "Moon": "moon",
     "PFedMe": "pfedme", "PerFedAvg": "perfedavg",

@@ -58,7 +58,7 @@ class _Coins(nn.Module, ABC):
         seed = self._next_seed()
         own = torch.Size(shape[seed.ndim :])
         words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
-        words = _mixed(_mixed(seed).unsqueeze(-1) + words)  # of two coins each
+        words = mixed_bits(mixed_bits(seed).unsqueeze(-1) + words)  # of two coins each
         if torch.compiler.is_compiling():  # torch 2.13's code for such a view corrupts memory
             coins = torch.stack((words << 32 >> 32, words >> 32), dim=-1).flatten(-2)
         else:
@@ -233,10 +233,13 @@ def _factor(p: float, dtype: torch.dtype) -> float:
     return torch.ones((), dtype=dtype).div_(1 - p).item()
 
 
-def _mixed(bits: Tensor) -> Tensor:
+def mixed_bits(bits: Tensor) -> Tensor:
     """The finaliser of SplitMix64: every output bit depends on all input bits.
 
     The products are meant to overflow.
+
+    Args:
+        bits: Integers of 64 bits.
     """
     for by, factor in zip((30, 27), FACTORS, strict=True):
         bits = _shifted(bits, by).bitwise_xor_(bits).mul_(factor)
