@@ -7,7 +7,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import FederatedData
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
-from fedbolic.federated.contract.engine import Exchange
+from fedbolic.federated.contract.engine import Exchange, RunStoppedError
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.rounds.update_filter import UpdateFilter
@@ -60,8 +60,12 @@ class PlainAggregation:
             rng: Random stream of the run.
             round: Number of the round, from 1, or of the first round of its epoch.
             exchange: Number of the exchange in the round.
+
+        Raises:
+            RunStoppedError: If the run was begun by another aggregation.
         """
-        del state
+        if state:
+            raise RunStoppedError("this run was begun with privacy, and would go on without it")
         return rng.at("round", round, "exchange", exchange)
 
     def aggregate(

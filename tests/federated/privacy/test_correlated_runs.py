@@ -98,8 +98,11 @@ def test_a_run_goes_on_with_the_noise_and_the_cohorts_that_it_began_with(
     """The ledger of other settings would count earlier releases as if they had its noise."""
     (_, state, *_), _ = train(METHOD, DATA, privacy=privacy, cohort=cohort)
     other = Trainer(cohort=cohort, privacy=dataclasses.replace(privacy, **settings))
+    method = dataclasses.replace(METHOD, rounds=rounds)
     with pytest.raises(RunStoppedError, match=r"was begun with PrivacyLedger.*keep its settings"):
-        next(other.run(dataclasses.replace(METHOD, rounds=rounds), DATA, RNG, state))
+        next(other.run(method, DATA, RNG, state))
+    with pytest.raises(RunStoppedError, match="begun with privacy, and would go on without it"):
+        next(Trainer().run(method, DATA, RNG, state))
 
 
 def test_a_run_with_a_given_noise_may_have_more_rounds():
