@@ -34,6 +34,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.engines.processes import forget_peak
 from benchmarks.results import Figures, Results
 from benchmarks.script import alone, parser
 from benchmarks.table import difference, head, interval, line
@@ -264,7 +265,7 @@ def measured_epoch(root: Path, library: str, score: ScoreName) -> tuple[str, str
     (client,) = federation(root, 1, 0).clients
     if library != "ours":
         import_module("pykeen.pipeline")  # libraries are no part of an epoch
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of reading the graph
+    forget_peak()  # of reading the graph
     before, clock, times = held_mebibytes(), Clock(), []
     train = our_epoch(client, score) if library == "ours" else pykeen_epoch(client, score)
     for _ in range(3):

@@ -13,7 +13,6 @@ the place that the leaf gets where room was kept. MAP of its ancestors, of its p
 its siblings without the ancestors, among the nodes that are left; also of a table that is trained.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from benchmarks.hierarchies.trees import Given
 from benchmarks.results import Figures, Key, Results
 from benchmarks.script import FOLDER
 from benchmarks.table import head, interval, line
+from benchmarks.timing import Clock
 from fedbolic.core.rng import Rng
 from fedbolic.data import (
     GoogleProducts,
@@ -126,10 +126,10 @@ def measure(row: Row, tree: Hierarchy) -> Figures:
         row: Row of the table.
         tree: The hierarchy.
     """
-    start = time.process_time()
+    clock = Clock()
     try:
         places, nodes = row.place(tree)
-        seconds = time.process_time() - start
+        seconds = clock.lap()
         if row.ball:
             places = ManifoldPlaces(Poincare(1.0), places.to_poincare(torch.float32))
     except ValueError as error:
@@ -299,9 +299,9 @@ def seconds_of(layout: TreeLayout, make: Callable[[], Hierarchy]) -> Figures:
         make: Makes the tree.
     """
     tree = make()
-    start = time.process_time()
+    clock = Clock()
     layout.place(tree)
-    return {"layout seconds": time.process_time() - start}
+    return {"layout seconds": clock.lap()}
 
 
 def layouts_table(known: dict[Key, Figures]) -> str:

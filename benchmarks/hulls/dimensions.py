@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.hulls.embeddings import DIMS, TASKS, Parts, saved
 from benchmarks.hulls.rivals import gaussians
-from benchmarks.hulls.tables import Labelled, joined, majority, parts, run, unless_stopped
+from benchmarks.hulls.tables import Labelled, held, joined, majority, parts, run, unless_stopped
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, FederatedData, HalfPlanes, Points
@@ -29,7 +29,6 @@ from fedhull import (
     PolarGrid,
 )
 from fedhull.core import Core
-from fedhull.exchanges import arrays
 from fedhull.geometry.extreme import extreme_points
 
 GENERATED = "generated, overlapping"
@@ -81,8 +80,7 @@ def flat_parts(name: str, data: FederatedData, dim: int, seed: int, folder: Path
     if name != GENERATED:
         with np.load(saved(folder, name, dim, seed, flat=True)) as file:
             return Parts(**file)
-    assert data.holdout is not None  # every set has a test part
-    return Parts(*joined(parts(data)), *arrays(data.holdout.test))
+    return Parts(*joined(parts(data)), *held(data))
 
 
 def flat(twin: Parts, messages: list[Labelled]) -> Figures:

@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from sklearn.cluster import KMeans
 
-from benchmarks.hulls.tables import CORES, Case, Labelled, cases, joined, parts
+from benchmarks.hulls.tables import CORES, Case, Labelled, cases, held, joined, parts
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData
@@ -25,7 +25,6 @@ from fedbolic.manifolds import Poincare
 from fedhull import FedHull, HyperbolicBoundary
 from fedhull.boundary import Boundary
 from fedhull.core import Core
-from fedhull.exchanges import arrays
 from fedhull.leakage import quantised_hulls
 from fedhull.transmit import num_symbols
 
@@ -81,7 +80,7 @@ def trained(
     """Accuracy in percent on the server's test set, and kilobytes up under the protocol."""
     x, y = joined(messages())
     learned = boundary.fit(x, y, c=1.0)
-    test, labels = _held(data)
+    test, labels = held(data)
     found = boundary.log_odds(learned, test, c=1.0).argmax(axis=1)
     modulus = FedHull(case.grid).init(data.meta, Rng(0))["modulus"]
     size = 8 * num_limbs(modulus) * num_symbols(len(y)) * data.meta.num_clients
@@ -92,7 +91,7 @@ def gaussians(data: FederatedData) -> Figures:
     """Gaussian classes in the tangent space at the origin, from sums over all clients."""
     x, y = joined(parts(data))  # sums over clients are sums over their points
     logs = Poincare().logmap0(torch.from_numpy(x)).numpy()
-    test, labels = _held(data)
+    test, labels = held(data)
     at, odds = Poincare().logmap0(torch.from_numpy(test)).numpy(), []
     for k in range(data.meta.num_classes):
         of_class = logs[y == k]
@@ -107,11 +106,6 @@ def gaussians(data: FederatedData) -> Figures:
     size = 8 * num_sums * data.meta.num_classes * data.meta.num_clients
     right = np.argmax(odds, axis=0) == labels
     return {"accuracy": 100 * float(right.mean()), "kilobytes": size / 1000}
-
-
-def _held(data: FederatedData) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:
-    assert data.holdout is not None  # every case has a test set
-    return arrays(data.holdout.test)
 
 
 def rivals_table(results: Results, seeds: int) -> None:

@@ -116,16 +116,18 @@ def cases() -> dict[str, Case]:
 def majority(data: FederatedData) -> Figures:
     """Accuracy in percent of always predicting the most frequent training class."""
     labels = torch.cat([client.train.all()["y"] for client in data.clients])
-    assert data.holdout is not None  # every set has a test part
-    return {
-        "accuracy": 100
-        * float((data.holdout.test.all()["y"] == labels.mode().values).double().mean())
-    }
+    return {"accuracy": 100 * float(np.mean(held(data)[1] == labels.mode().values.numpy()))}
 
 
 def parts(data: FederatedData) -> list[Labelled]:
     """Training points and labels of each client."""
     return [arrays(client.train) for client in data.clients]
+
+
+def held(data: FederatedData) -> Labelled:
+    """Points and labels of the server's test set, which every case has."""
+    assert data.holdout is not None
+    return arrays(data.holdout.test)
 
 
 def joined(several: Iterable[Labelled]) -> Labelled:
@@ -150,8 +152,7 @@ def on_corners(data: FederatedData, core: Core | None, *, each: bool) -> Figures
 
 def trained(data: FederatedData, x: np.ndarray, y: np.ndarray) -> Figures:
     """Accuracy of HyperbolicSVC(C=10) in percent on the server's test set, and points used."""
-    assert data.holdout is not None  # every case has a test set
-    test, labels = arrays(data.holdout.test)
+    test, labels = held(data)
     found = HyperbolicSVC(C=10.0).fit(x, y).predict(test)
     return {"accuracy": 100 * float(np.mean(found == labels)), "points": float(len(y))}
 

@@ -1,6 +1,7 @@
 """The list of benchmarks is complete, and each says what it prints and how long that takes."""
 
 import csv
+from collections import Counter
 
 import pytest
 
@@ -49,3 +50,15 @@ def test_kept_tables_are_those_that_were_printed(tmp_path):
     with (tmp_path / "float32-c-1.csv").open(newline="") as lines:
         assert [*csv.reader(lines)] == [["", "a"], ["x", "1, 2"]]
     assert (tmp_path / "row.csv").read_text() == "row\n"
+
+
+def test_the_table_of_precision_on_the_page_is_the_one_kept():
+    page = (FOLDER / "README.md").read_text()
+    kept = {name: rows for name, rows in program.tables(page) if "far from tangents" in rows[0]}
+    with (FOLDER / "measured/precision/float32-c-1.csv").open(newline="") as lines:
+        assert [*kept.values()] == [[*csv.reader(lines)]]
+
+
+def test_no_folder_has_more_than_20_modules():
+    held = Counter(file.parent for file in FOLDER.rglob("*.py"))
+    assert {str(folder): num for folder, num in held.items() if num > 20} == {}

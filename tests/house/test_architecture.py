@@ -291,6 +291,8 @@ def test_a_test_lies_in_the_folder_of_its_room():
     """Folders are named after the rooms that they test; ``house`` tests the whole repository."""
     rooms = {room.removeprefix("fedbolic.") for rooms in ROOMS for room in rooms} - {"tests"}
     folders = {room.replace(".", "/") for room in rooms} | {"house"}
+    commands = (file.parent for file in (ROOT / "benchmarks").rglob("__main__.py"))
+    folders |= {str(folder.relative_to(ROOT)) for folder in commands}
     files = (file.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py"))
     assert [str(file) for file in files if str(file.parent) not in folders] == []
 

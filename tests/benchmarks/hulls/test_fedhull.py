@@ -21,7 +21,7 @@ from fedbolic.data import HalfPlanes
 from fedbolic.run.sweeps import sweep
 from fedhull import FedHull
 
-QUICK = Path(__file__).parents[2] / "configs" / "fedhull" / "quick.yaml"
+QUICK = Path(__file__).parents[3] / "configs" / "fedhull" / "quick.yaml"
 
 
 def test_a_watched_function_is_timed_and_put_back_even_after_an_error():
