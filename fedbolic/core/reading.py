@@ -175,7 +175,7 @@ def lines(stream: Stream, name: str) -> Iterator[str]:
             yield from io.StringIO(text, newline="") if "\r" in text else (text,)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{name}, line {number}: the text is not UTF-8 ({error.reason})"
+            f"{name}, line {number}: the text is not UTF-8 ({error.reason}): save it as UTF-8"
         ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{name} is truncated or damaged ({error}): download it again") from error

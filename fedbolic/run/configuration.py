@@ -107,16 +107,32 @@ class _ConfigFile(ActionConfigFile):
 
 
 def _refuse_other_kind(file: str, options: Collection[str]) -> None:
-    """Refuse the file of a sweep where one run is asked for, and the other way round."""
-    with contextlib.suppress(
-        OSError, UnicodeDecodeError, yaml.YAMLError
-    ):  # the parser reports these
-        settings = _load_yaml(read_text(Path(file), SETTINGS_SIZE))
-        names = set(settings) if isinstance(settings, dict) else set()
-        if "rows" in names - set(options):
-            raise ValueError(f"{file} has several rows; run it by: fedbolic sweep --config {file}")
-        if "method" in names - set(options) and "rows" in options:
-            raise ValueError(f"{file} describes one run; run it by: fedbolic run --config {file}")
+    """Refuse a file that is no configuration, or is that of another command."""
+    try:
+        text = read_text(Path(file), SETTINGS_SIZE)
+    except (OSError, UnicodeDecodeError):  # or YAML itself: the parser reports these
+        return
+    try:
+        settings = _load_yaml(text)
+    except yaml.YAMLError as error:
+        place = one_line(error).replace('in "<unicode string>", ', "at ")
+        raise ValueError(f"{file} is not clear YAML: {place}") from error
+    if settings is None:
+        raise ValueError(
+            f"{file} is empty: it needs options, such as method: {{class_path: FedAvg}}"
+        )
+    names = set(settings) if isinstance(settings, dict) else set()
+    for name in filter(lambda name: _names_class(settings[name]), names):
+        for key in settings[name].keys() - {"class_path", "init_args"}:
+            raise ValueError(f"{file}: {name} has {key} next to class_path: init_args has options")
+    if "rows" in names - set(options):
+        raise ValueError(f"{file} has several rows; run it by: fedbolic sweep --config {file}")
+    if "method" in names - set(options) and "rows" in options:
+        raise ValueError(f"{file} describes one run; run it by: fedbolic run --config {file}")
+
+
+def _names_class(value: object) -> bool:
+    return isinstance(value, dict) and "class_path" in value
 
 
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
@@ -217,7 +233,8 @@ def _parse_words(
         default = plain(inspect.signature(function).parameters[found[1]].default)["class_path"]
         raise SetupError(
             f"{found[1]} must name a class that can be created, such as "
-            f"--{found[1]}={default.rpartition('.')[2]}, even if only its options are given"
+            f"--{found[1]}={(name := default.rpartition('.')[2])}, even if only its options are "
+            f"given; in a file, class_path: {name} names it, and init_args has its options"
         ) from error
 
 
@@ -228,6 +245,7 @@ def _options(parser: ArgumentParser, function: Callable | None) -> Iterator[str]
     """Names of the options of a command, with those of the classes that it uses by default."""
     yield from (action.dest for action in parser._actions)
     for name, (_, default) in parameters(function).items() if function else ():
+        yield name
         if dataclasses.is_dataclass(default):
             yield from _fields(default, name)
 

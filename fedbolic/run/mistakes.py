@@ -1,5 +1,6 @@
 """Messages about mistakes in settings: what was wrong, what came, and what to do."""
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -84,33 +85,62 @@ def explained(text: str, options: Callable[[], Iterable[str]]) -> str:
     return text
 
 
+_LISTS = "; `fedbolic methods` and `fedbolic data` list short names, others need their import path"
+
+
 def _unknown_class(met: re.Match, *_: object) -> str:
     if found := public_classes().get(met[1]):
         return f"{found.path} is not of the kind of class that belongs here"
-    lists = (
-        "; `fedbolic methods` and `fedbolic data` list short names, others need their import path"
-    )
-    return f"there is no class {met[1]}{nearest(met[1], public_classes()) or lists}"
+    settings = [name for name in config_names() if name.startswith(f"{met[1].lower()}/")]
+    if settings and met[1].lower() not in map(str.lower, public_classes()):
+        # a setting of another method, such as FedProx
+        return f"there is no class {met[1]}: did you mean --config {settings[0]}?"
+    return f"there is no class {met[1]}{nearest(met[1], public_classes()) or _LISTS}"
 
 
 def _unknown_option_of_class(met: re.Match, owner: str, _: object) -> str:
-    known = list(inspect.signature(load_class(owner, object)).parameters)
-    near = nearest(met[1], known) or f"; it has {', '.join(known) or 'none'}"
+    kind = load_class(owner, object)
+    known = list(inspect.signature(kind).parameters)
+    if met[1] in known:
+        return f"{owner}: its option {met[1]} takes no such value"
+    inner = [
+        f"{field.name}.{met[1]}"
+        for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
+        for record in (field.default, field.default_factory)
+        if dataclasses.is_dataclass(record)
+        and met[1] in {each.name for each in dataclasses.fields(record)}
+    ]
+    near = f" (the nearest are {', '.join(inner)})" if inner else nearest(met[1], known)
+    near = near or f"; it has {', '.join(known) or 'none'}"
     inside = dict(AROUND.values()).get(owner.rpartition(".")[2])
-    near += f"; of what it shares out, options begin with --data.{inside}" if inside else ""
+    if inside:
+        near += f"; options of what it shares out begin with --data.{inside}, of the partition "
+        near += "with --data.partition"
     return f"{owner} has no option {met[1]}{near}"
 
 
 def _unknown_option(met: re.Match, _: str, options: Callable[[], Iterable[str]]) -> str:
-    word = met[1].partition("=")[0].partition(" ")[0]
+    word = given = met[1].partition("=")[0].partition(" ")[0]
     if not word.startswith("-"):
         hint = f": did you mean --config {word}?" if word in config_names() else ""
         return f"{word} belongs to no option{hint}"
+    word = f"--{word.strip('-').replace('-', '_')}"
     name = re.escape(word.strip("-").rpartition(".")[2])
     known = [f"--{option}" for option in options()]
     same = [option for option in known if re.search(rf"[._]{name}$", option)][:3]
     near = f" (the nearest are {', '.join(same)})" if same else nearest(word, known)
-    return f"{word} is no option{near}"
+    return f"{given} is no option{near or '; a command lists its options with --help'}"
+
+
+def _unknown_key(met: re.Match, _: str, options: Callable[[], Iterable[str]]) -> str:
+    near = nearest(met[1], options()) or "; a command lists its options with --help"
+    return f"{met[1]} is no option{near}"
+
+
+def _list(met: re.Match, *_: object) -> str:
+    value = met[1] or "8"
+    item = f"{value},{value}" if value.isdecimal() else value
+    return f"it must be a list, such as [{item}]"
 
 
 def _unknown_command(met: re.Match, *_: object) -> str:
@@ -133,12 +163,17 @@ _ANSWERS: dict[str, Callable[[re.Match, str, Callable[[], Iterable[str]]], str]]
     _UNKNOWN_CLASS: _unknown_class,
     r"Option '(\w+)' is not accepted": _unknown_option_of_class,
     r"unrecognized arguments: (.*)": _unknown_option,
+    r"Subcommand '\w+' does not accept option '([\w.]+)'": _unknown_key,
+    r"Import path (\S+) does not correspond to a subclass of (\w+)": lambda met, *_: (
+        f"{met[1]} is no class of the kind {met[2]}{_LISTS}"
+    ),
+    r"Unexpected import path format: (\S+)": lambda met, *_: f"{met[1]} is no class{_LISTS}",
     r"argument command: invalid choice: '(.*?)' \((.*)\)": _unknown_command,
     r"the following arguments are required: (.*)": _missing,
     r"Expected a typing\.Literal\[(.*)\]\. Got value: (.*)": lambda met, *_: (
         f"it must be one of {met[1]}, but is {met[2]}"
     ),
-    r"Expected a <class '(?:list|tuple)'>": lambda *_: "it must be a list, such as [8,8]",
+    r"Expected a <class '(?:list|tuple|collections\.abc\.\w+)'>(?:\. Got value: (\S+))?": _list,
     r"Expected a <class '(\w+)'>\. Got value: (.*)": lambda met, *_: (
         f"it must be of type {met[1]}, but is {met[2]}"
     ),

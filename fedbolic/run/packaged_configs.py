@@ -71,7 +71,8 @@ def find_config(given: str) -> str:
     near = difflib.get_close_matches(name, names, n=3)
     near = near or [known for known in names if known.startswith(f"{name}/")]
     hint = f" (the nearest are {', '.join(near)})" if near else ""
+    state = "is a folder" if Path(given).is_dir() else "does not exist"
     raise FileNotFoundError(
-        f"{given} does not exist, and no configuration of the package has that name{hint}: "
+        f"{given} {state}, and no configuration of the package has that name{hint}: "
         "`fedbolic configs` lists all"
     )

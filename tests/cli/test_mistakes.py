@@ -9,7 +9,21 @@ FILES = {
     "tab.yaml": "method:\n\tclass_path: x\n",
     "table.csv": "a,b,label\n1,2,x\n",
     "evry.yaml": "evaluation: {evry: 2}\n",
+    "empty.yaml": "",
+    "metod.yaml": "metod: FedAvg\n",
+    "quote.yaml": "seed: 1\nname: 'north\n",
+    "twice.yaml": "seed: 1\nseed: 2\n",
+    "beside.yaml": "method: {class_path: FedAvg, rounds: 2}\n",
+    "class.yaml": "method: {class: FedAvg}\n",
+    "shops.csv": "a;b;label\n1;2;x\n",
+    "wards.csv": "age,label\n1,ill\n2,nan\n3,well\n4,ill\n",
+    "alike.csv": "age,label\n1,ill\n2,ill\n3,ill\n4,ill\n",
+    "heads.csv": "age,label\n",
+    "latin.csv": "age,label\n1,ill\n2,m\udce9decin\n",
+    "lone.csv": "laptops\ncomputers\n",
+    "pets.npz": "PK",
 }
+TABLE = "run --data TableFile --data.dataset.target label --data.dataset.path"
 
 MISTAKES = {
     "nothing asked": ("run", ["--config fedavg/quick", "--method HyperFed", "fedbolic methods"]),
@@ -70,6 +84,52 @@ MISTAKES = {
     "no run to resume": ("resume", ["resume needs run", "fedbolic resume --help"]),
     "nothing to report": ("report", ["report needs runs"]),
     "a run that is not there": ("resume nowhere", ["there is no run in nowhere"]),
+    "an option of local training": ("run --method FedAvg --method.epochs 3", ["local.epochs"]),
+    "a dash for an underscore": ("run --batch-size 8", ["--method.local.batch_size"]),
+    "several seeds": ("run --seeds 3", ["--seeds is no option", "--seed,"]),
+    "a flag of another library": ("run --gpu 0", ["--gpu", "--help"]),
+    "a method that is a setting": ("run --method FedProx", ["--config fedprox/quick"]),
+    "clients of a data set": ("run --data Digits --data.num_clients 3", ["--data.partition"]),
+    "more clients than examples": (
+        "run --data Digits --data.partition IID --data.partition.num_clients 9999",
+        ["9999 clients cannot share 1352 examples"],
+    ),
+    "columns without a column": (
+        "run --data Digits --data.partition ByColumn",
+        ["set client to the name of the column"],
+    ),
+    "a module for a method": ("run --method torch.nn.Linear", ["method", "no class of the kind"]),
+    "a package for a method": ("run --method fedbolic.methods", ["`fedbolic methods`"]),
+    "a folder for data": ("run --data ./data", ["./data is no class", "`fedbolic data`"]),
+    "a word for a list": ("run --data GraphFiles --data.paths pets.npz", ["such as [pets.npz]"]),
+    "one score": ("run --evaluation.metrics auroc", ["must be a list, such as [auroc]"]),
+    "a number for a source of noise": (
+        "run --privacy.noise 1 --privacy.clip_norm 1",
+        ["privacy", "option noise takes no such value"],
+    ),
+    "an empty configuration": ("run --config empty.yaml", ["empty.yaml is empty", "class_path"]),
+    "a typo in an option of a file": ("run --config metod.yaml", ["metod", "nearest are method"]),
+    "an open quotation mark": ("run --config quote.yaml", ["quote.yaml", "line 2"]),
+    "an option twice": ("run --config twice.yaml", ["twice.yaml", "'seed'", "line 2"]),
+    "options next to a class": ("run --config beside.yaml", ["has rounds", "init_args"]),
+    "a class under another word": ("run --config class.yaml", ["class_path: FedAvg", "init_args"]),
+    "a folder for a configuration": ("run --config .", [". is a folder", "give a regular file"]),
+    "a table that is not there": (f"{TABLE} no.csv", ["no.csv"]),
+    "a folder for a table": (f"{TABLE} .", ["."]),
+    "a table with semicolons": (f"{TABLE} shops.csv", ["no column label", "not by ';'"]),
+    "a label that is missing": (f"{TABLE} wards.csv", ["'label'", "row 2", "leave out the rows"]),
+    "one label alone": (f"{TABLE} alike.csv", ["alike.csv", "a single class"]),
+    "a table without rows": (f"{TABLE} heads.csv", ["heads.csv has no examples"]),
+    "a table in Latin-1": (f"{TABLE} latin.csv", ["line 3", "save it as UTF-8"]),
+    "a folder without classes": (
+        "run --data ImageFolder --data.dataset.path . --data.dataset.size [8,8]",
+        ["has no images", "a folder of .png"],
+    ),
+    "graphs that are not there": ("run --data GraphFiles --data.paths [ward.npz]", ["ward.npz"]),
+    "a damaged graph": ("run --data GraphFiles --data.paths [pets.npz]", ["numpy.savez"]),
+    "a taxonomy of one column": ("view lone.csv --to x.html", ["no column 1", "commas"]),
+    "arrays for an embedding": ("view pets.npz --to x.html", ["no embedding", "pets.npz"]),
+    "a name outside": ("run --data Digits --name ../x", ["name must stay inside runs"]),
     "an export of an unknown kind": ("export nowhere --to x.pt", [".safetensors", ".onnx"]),
 }
 
@@ -78,6 +138,6 @@ MISTAKES = {
 def test_a_mistake_is_answered_with_its_cure(words, cure, fedbolic, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     assert refused(fedbolic(*words.split()), names=cure)
     assert {file.name for file in tmp_path.iterdir()} == {*FILES}

@@ -173,8 +173,8 @@ def parts_from_whole(
         owners: Number of the client that owns each example; ``None`` if there are no clients.
 
     Raises:
-        ValueError: If there are no examples, the lengths differ, or the labels have gaps although
-            classes have no names.
+        ValueError: If there are no examples, or of one class alone, the lengths differ, or the
+            labels have gaps although classes have no names.
     """
     for what, values in (("labels", y), ("clients", owners)):
         if values is not None and len(values) != len(x):
@@ -182,6 +182,8 @@ def parts_from_whole(
     if not len(x):
         raise ValueError(f"{name} has no examples")
     num_classes = len(class_names) or check_gaps(name, y)
+    if num_classes == 1:
+        raise ValueError(f"{name} has examples of a single class: two are needed to tell apart")
     test = every_fourth(y)
     mine = None if owners is None else owners[~test].unique(return_inverse=True)[1]
     parts = x[~test], y[~test], x[test], y[test]

@@ -124,7 +124,8 @@ def _place(column: int | str, cells: list[str], where: str) -> int:
     at_least(0, column=column)
     if column >= len(cells):
         raise ValueError(
-            f"{where}: there is no column {column}, as positions are 0 .. {len(cells) - 1}"
+            f"{where}: there is no column {column}, as positions are 0 .. {len(cells) - 1}: "
+            "cells are separated by commas, in a .tsv by tabs"
         )
     return column
 

@@ -62,7 +62,7 @@ class Columns:
                 )
             waiting.append([row[i].strip() for i in self.features])
             for column, numbers in self._numbers.items():
-                if not (text := row[column].strip()):
+                if (text := row[column].strip()).lower() in ("", "nan"):
                     self._refuse_empty(column, self.num_rows)
                 self._codes[column].append(numbers.setdefault(text, len(numbers)))
             size += sum(map(len, waiting[-1])) + len(self.features)

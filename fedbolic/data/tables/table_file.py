@@ -53,8 +53,11 @@ class TableFile(Dataset):
         with _opened(path) as (head, rows):
             asked = (self.target, *([self.client] if self.client else []))
             if missing := [name for name in (*asked, *self.drop) if name not in head]:
+                signs = [sign for sign in ";|\t" if sign in head[0]] if len(head) == 1 else []
+                cure = f": separate its columns by commas, not by {signs[0]!r}" if signs else ""
                 raise ValueError(
-                    f"{path} has no column {', '.join(missing)}: it has {', '.join(head):.400}"
+                    f"{path} has no column {', '.join(missing)}: it has "
+                    f"{', '.join(head):.400}{cure}"
                 )
             features = [i for i, name in enumerate(head) if name not in (*asked, *self.drop)]
             if not features:
