@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,11 @@ import yaml
 
 from fedbolic.data import HolderFiles, HolderTriples, agree_names, write_triple_names
 from fedbolic.federated import Evaluation
+from fedbolic.federated.secure import write_identities
 from fedbolic.hierarchies import HierarchyEmbedding, SlotLayout
 from fedbolic.knowledge import KnowledgeEmbedding
 from fedbolic.remote import loopback
+from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.processes import Federation
 from fedbolic.run.configuration import build, describe
@@ -312,3 +315,35 @@ def test_five_processes_with_five_files_do_what_a_simulation_does(method, holder
         (file,) = (tmp_path / "nodes" / str(i)).iterdir()
         name = far["client_states"][i]["name"]
         assert_near(ClientStateStore(file).client_state(name), state, 1e-6)
+
+
+def test_five_private_nodes_have_the_epsilon_of_their_accounts_on_the_page_and_in_the_audit(
+    tmp_path,
+):
+    """A secure sum to which the nodes add noise, by commands alone."""
+    write_identities(tmp_path / "keys", 5)
+    sums = {"survivors": 4, "dp_delta": 1e-3, "epsilon": 8.0, "neighbours": "add/remove"}
+    noisy = {"privacy": sums, "method": FEDAVG["method"]}
+    secure = {
+        **{"threshold": 4, "keys": str(tmp_path / "keys")},
+        "method": {"class_path": "fedbolic.federated.DistributedNoise", "init_args": noisy},
+    }
+    method = {"class_path": "fedbolic.federated.secure.SecureSum", "init_args": secure}
+    partition = {"class_path": "fedbolic.data.IID", "init_args": {"num_clients": 5}}
+    data = {**DIGITS, "init_args": {**DIGITS["init_args"], "partition": partition}}
+    (file := tmp_path / "private.yaml").write_text(yaml.safe_dump({"method": method, "data": data}))
+    for i in range(5):
+        words = [tmp_path / "accounts", f"client{i}", "--unit", "client", "--epsilon", 8.01]
+        assert ended(federation("account", "create", *words, "--dp_delta", 1e-3))[0] == 0
+    words = ["--runs", tmp_path, "--deployment.accounts", tmp_path / "accounts", "--name", "far"]
+    code, said = ended(federation("flower", "--config", file, "--device", "cpu", *words))
+    assert code == 0, said
+    path, page = tmp_path / "far" / "seed0", tmp_path / "page.html"
+    _, spent = rows(path, of=lambda row: row["name"] == "privacy/epsilon")
+    assert ended(federation("report", tmp_path / "far", "--html", page))[0] == 0
+    assert re.search(rf"epsilon.*>{spent[-1]:.4g}<", page.read_text(), re.DOTALL)
+    accounts = [PrivacyAccounts(tmp_path / "accounts", f"client{i}") for i in range(5)]
+    assert {each.balance("client").epsilon for each in accounts} == {spent[-1]}
+    words = [sys.executable, "-m", "fedbolic", "audit", str(path), "--planted", "8"]
+    audited = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert re.match(r"ledger: epsilon [78]\.\d+, accounts of nodes [78]\.\d+; attack", audited)
