@@ -300,6 +300,23 @@ def _set_stream(stream):
     _ACTIVE[-1].streams[stream.label] = stream
 
 
+class Generator:
+    """A generator of a device, from which nothing draws."""
+
+    def get_state(self):
+        return torch.zeros(16, dtype=torch.uint8, device="cpu")
+
+    def set_state(self, state):
+        del state
+
+    def manual_seed(self, seed):
+        del seed
+        return self
+
+    def clone_state(self):
+        return self
+
+
 def _driver(dispatch):
     """Functions and classes in place of those of ``torch.cuda``."""
     return {
@@ -318,9 +335,7 @@ def _driver(dispatch):
         "empty_cache": lambda: None,
         "get_sync_debug_mode": lambda: dispatch.sync_debug_mode,
         "set_sync_debug_mode": dispatch.set_sync_debug_mode,
-        "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8, device="cpu"),
-        "set_rng_state": lambda state, device=None: None,
-        "manual_seed": lambda seed: None,
+        "default_generators": [Generator()] * dispatch.num_devices,
         "CUDAGraph": Graph,
         "graph": Capture,
         "graph_pool_handle": lambda: object(),

@@ -65,7 +65,7 @@ def main() -> None:
     args = parser(__doc__)
     args.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
     args.add_argument("--rounds", type=int, default=5)
-    args.add_argument("--peers", metavar="PYTHON", help="with pfl 0.6.0, flwr[simulation] 1.41.0")
+    args.add_argument("--peers", metavar="PYTHON", help="with pfl, flwr[simulation], blazefl")
     args.add_argument("--peak", metavar="CANDIDATE", help=argparse.SUPPRESS)
     args.add_argument("--memory", type=float, help=argparse.SUPPRESS)
     given = args.parse_args()

@@ -57,6 +57,7 @@ WORKLOADS = {
         Workload("MLP 100x32", 100, 32, widths=(200,)),
         Workload("tiny", 100, 80, 8, input_shape=(20,), num_classes=7, widths=(16, 16)),
         Workload("logistic", 100, 320),
+        Workload("one step", 1000, 8, 8, input_shape=(20,), num_classes=7, widths=(16, 16)),
     )
 }
 PEERED = ("MLP", "CNN-S", "MLP 100x32")

@@ -5,6 +5,7 @@ arrive from the benchmark and ends when "done" has been sent back, so that the r
 candidates can be interleaved.
 """
 
+import copy
 import functools
 import importlib
 import os
@@ -179,8 +180,44 @@ def flower(line: Line, num_actors: int) -> None:
     )
 
 
+def blazefl(line: Line) -> None:
+    """FedAvg of BlazeFL's ``contrib`` by its serial trainer, whose sums are in float32."""
+    fedavg = importlib.import_module("blazefl.contrib.fedavg")
+    work, data, values = given()
+    network = plain_loop.network(work)
+    network.load_state_dict(values)
+    seeds: list[int] = []
+
+    class Same:
+        def select_model(self, model_name: str) -> nn.Module:
+            del model_name
+            return copy.deepcopy(network)
+
+    class Dealt:
+        def get_dataloader(self, type_: Any, cid: int, **named: Any) -> Any:
+            x, y = data[cid]
+            return ((x[i], y[i]) for i in plain_loop.batches(work, seeds[cid]))
+
+    ids, common = list(range(len(data))), {"model_selector": Same(), "model_name": ""}
+    common |= {"dataset": Dealt(), "device": "cpu", "batch_size": work.batch_size, "seed": 0}
+    common |= {"num_clients": len(ids)}
+    server = fedavg.FedAvgBaseServerHandler(global_round=ENDLESS, sample_ratio=1.0, **common)
+    trainer = fedavg.FedAvgBaseClientTrainer(epochs=1, lr=work.lr, **common)
+
+    def numbers() -> dict[str, np.ndarray]:
+        return {name: value.detach().numpy() for name, value in server.model.named_parameters()}
+
+    while True:
+        seeds[:] = line.begin(numbers)
+        trainer.local_process(server.downlink_package(), ids)
+        for package in trainer.uplink_package():
+            server.load(package)
+        line.done()
+
+
 PEERS: dict[str, Callable[[Line], None]] = {
     "pfl": pfl,
+    "BlazeFL": blazefl,
     "Flower, 1 actor": functools.partial(flower, num_actors=1),
     "Flower, 2 actors": functools.partial(flower, num_actors=2),
 }

@@ -73,32 +73,26 @@ class Rng:
             ...     print(before, drawn())
             False True
         """
-        cuda = [device] if device.type == "cuda" else []
-        cpu = [] if _SHARES_CPU.get() else [torch.default_generator]
+        generators = [] if _SHARES_CPU.get() else [torch.default_generator]
+        if device.type == "cuda":
+            torch.cuda.init()
+            index = torch.cuda.current_device() if device.index is None else device.index
+            generators.append(torch.cuda.default_generators[index])
         seed = self.number()
-
-        def states() -> list[torch.Tensor]:
-            return [*(each.get_state() for each in cpu), *map(torch.cuda.get_rng_state, cuda)]
-
-        before = states()
+        before = [each.get_state() for each in generators]
         try:
-            for each in cpu:
+            for each in generators:
                 each.manual_seed(seed)
-            for each in cuda:
-                with torch.cuda.device(each):
-                    torch.cuda.manual_seed(seed)
-            begin = [*map(torch.cuda.get_rng_state, cuda)]
 
             def drawn() -> bool:
-                fresh = [torch.Generator().manual_seed(seed).get_state() for _ in cpu]
-                return not all(map(torch.equal, states(), [*fresh, *begin]))
+                fresh = [each.clone_state().manual_seed(seed).get_state() for each in generators]
+                states = [each.get_state() for each in generators]
+                return not all(map(torch.equal, states, fresh))
 
             yield drawn
         finally:
-            for each, state in zip(cpu, before, strict=False):
+            for each, state in zip(generators, before, strict=True):
                 each.set_state(state)
-            for each, state in zip(cuda, before[len(cpu) :], strict=True):
-                torch.cuda.set_rng_state(state, each)
 
     def numpy(self) -> np.random.Generator:
         """A new NumPy generator, at the beginning of the stream."""
