@@ -10,7 +10,7 @@ from typing import NamedTuple
 from benchmarks.script import FOLDER
 
 FILE = FOLDER / "checklist.csv"
-"""The list. Drawings of ideas and of data, and lists of settings, are left out."""
+"""The list. Drawings of ideas, and lists of settings, are left out."""
 
 PAGES = {
     name: f"../../{name.lower()}/README.md" for name in ("HyperFed", "FlatLand", "FedHull", "FlyNN")

@@ -15,7 +15,12 @@ from pathlib import Path
 import yaml
 
 from benchmarks.flatland.made_arxiv import METHODS, MadeCitations, cost
-from benchmarks.flatland.partition_report import PartitionReport, partition_report
+from benchmarks.flatland.partition_report import (
+    PartitionReport,
+    class_counts,
+    heterogeneity,
+    partition_report,
+)
 from benchmarks.flatland.protocol import LOCAL, Chosen, choose, tuned
 from benchmarks.flatland.speed import compare_loop, compare_methods
 from benchmarks.script import parser
@@ -23,6 +28,7 @@ from benchmarks.table import head, line, spread
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
+from fedbolic.data import GraphSplit
 from fedbolic.report.comparison import paired_differences
 from fedbolic.report.table_rows import TableRow, find
 from fedbolic.run import experiment
@@ -37,17 +43,28 @@ def partition(
 ) -> None:
     """Print the partition report of a configuration for each seed, and the spread over seeds."""
     settings = build(experiment.run, ["--config", str(config), *options])
-    reports = [partition_report(settings["data"].load(Rng(seed).at("data"))) for seed in seeds]
+    data = [settings["data"].load(Rng(seed).at("data")) for seed in seeds]
+    if not isinstance(data[0].clients[0].train, GraphSplit):
+        counts = [class_counts(of_seed) for of_seed in data]
+        print(head("parts", "seeds", "heterogeneity"))
+        print(line(config.stem, len(seeds), ends([heterogeneity(of_seed) for of_seed in counts])))
+        if plot is not None:
+            draw([of_client.tolist() for of_client in counts[0]], plot)
+        return
+    reports = [partition_report(of_seed) for of_seed in data]
     for seed, report in zip(seeds, reports, strict=True):
         print(f"seed {seed}\n\n{report.table()}\n")
-    cells = []
-    for of in MEANS.values():
-        values = [of(report) for report in reports]
-        ends = f", {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
-        cells.append(f"{statistics.fmean(values):.3f}{ends}")
+    cells = [ends([of(report) for report in reports]) for of in MEANS.values()]
     print(f"{head('parts', 'seeds', *MEANS)}\n{line(config.stem, len(seeds), *cells)}")
     if plot is not None:
-        draw(reports[0], plot)
+        parts = reports[0].parts
+        draw([part.counts for part in parts], plot, [part.ricci for part in parts])
+
+
+def ends(values: Sequence[float]) -> str:
+    """Mean of some values, and the least and the largest of several."""
+    mean = f"{statistics.fmean(values):.3f}"
+    return f"{mean}, {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else mean
 
 
 MEANS: dict[str, Callable[[PartitionReport], float]] = {
@@ -62,21 +79,23 @@ MEANS: dict[str, Callable[[PartitionReport], float]] = {
 """Quantities of Table 2 of the paper, and of its Figure 5 the mean over clients."""
 
 
-def draw(report: PartitionReport, file: Path) -> None:
-    """Draw the clients' classes and the curvatures of their graphs."""
+def draw(counts: Sequence[Sequence[int]], file: Path, ricci: Sequence[float] = ()) -> None:
+    """Draw the clients' classes and, if they are given, the curvatures of their graphs."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    canvas = Figure(figsize=(9.0, 3.5), layout="constrained")
+    canvas = Figure(figsize=(9.0 if ricci else 7.0, 3.5), layout="constrained")
     FigureCanvasAgg(canvas)
-    left, right = canvas.subplots(1, 2)
-    places, bottom = range(len(report.parts)), [0] * len(report.parts)
-    for k, counts in enumerate(zip(*(part.counts for part in report.parts), strict=True)):
-        left.bar(places, counts, bottom=bottom, label=str(k), color=f"C{k % 10}")
-        bottom = [b + count for b, count in zip(bottom, counts, strict=True)]
-    left.set(title="nodes of every class", xlabel="client", xticks=places)
-    right.bar(places, [part.ricci for part in report.parts], color="grey")
-    right.set(title="mean Forman-Ricci curvature of the edges", xlabel="client", xticks=places)
+    (left, *others) = canvas.subplots(1, 2 if ricci else 1, squeeze=False)[0]
+    places, bottom = range(len(counts)), [0] * len(counts)
+    for k, of_class in enumerate(zip(*counts, strict=True)):
+        left.bar(places, of_class, bottom=bottom, label=str(k), color=f"C{k % 10}")
+        bottom = [b + count for b, count in zip(bottom, of_class, strict=True)]
+    kind = "nodes" if ricci else "examples"
+    left.set(title=f"{kind} of every class", xlabel="client", xticks=places)
+    for right in others:
+        right.bar(places, ricci, color="grey")
+        right.set(title="mean Forman-Ricci curvature of the edges", xlabel="client", xticks=places)
     canvas.legend(loc="outside lower center", fontsize="small", ncols=10, title="class")
     canvas.savefig(file, dpi=80)
 
@@ -215,7 +234,7 @@ def main() -> None:
     args = parser(__doc__)
     commands = args.add_subparsers(dest="command", required=True)
     parts = commands.add_parser(
-        "partition", help="report on the clients' graphs; also accepts options of a run"
+        "partition", help="report on the clients' graphs or classes; also accepts options of a run"
     )
     parts.add_argument("config", type=Path)
     parts.add_argument("--seeds", type=int, nargs="+", default=[0])

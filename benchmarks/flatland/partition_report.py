@@ -128,6 +128,13 @@ def partition_report(data: FederatedData) -> PartitionReport:
     return PartitionReport(parts, whole, heterogeneity(counts))
 
 
+def class_counts(data: FederatedData) -> list[Tensor]:
+    """Number of examples of every class of each client, in all of its splits."""
+    splits = [(client.train, client.validation, client.test) for client in data.clients]
+    labels = [torch.cat([part.all()["y"] for part in of if len(part)]) for of in splits]
+    return [y.bincount(minlength=data.meta.num_classes) for y in labels]
+
+
 def graph_of(client: Client) -> Graph:
     """Graph of a client.
 

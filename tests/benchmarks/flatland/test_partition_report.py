@@ -6,7 +6,12 @@ import networkx
 import pytest
 import torch
 
-from benchmarks.flatland.partition_report import clustering, heterogeneity, partition_report
+from benchmarks.flatland.partition_report import (
+    class_counts,
+    clustering,
+    heterogeneity,
+    partition_report,
+)
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, Graphs, Metis, Planetoid
 from tests.federated.simple_method import federation as vectors
@@ -84,3 +89,11 @@ def test_classes_are_counted():
         labels = client.train.graph.labels.tolist()
         assert part.counts == tuple(labels.count(k) for k in range(3))
         assert part.missing == tuple(k for k in range(3) if k not in labels)
+
+
+def test_classes_are_counted_without_graphs():
+    data = vectors()
+    for counts, client in zip(class_counts(data), data.clients, strict=True):
+        parts = [part for part in (client.train, client.validation, client.test) if len(part)]
+        labels = [y for part in parts for y in part.tensors["y"].tolist()]
+        assert counts.tolist() == [labels.count(k) for k in range(data.meta.num_classes)]
