@@ -35,6 +35,7 @@ from fedbolic.optim import SGD, Adam
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.links import (
     LinkNetwork,
+    NonEdges,
     draw_negatives,
     link_losses,
     pair_logits,
@@ -134,9 +135,9 @@ class GraphMethod(GradientMethod):
             )
         values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
         graph = client.train.graph
-        # pairs are drawn from the graph itself
-        block = None if isinstance(self.network, LinkNetwork) else GraphBlock
-        own = {"fixed": values.fixed, "graph": Jagged((graph,), (len(graph),), block)}
+        own = {"fixed": values.fixed, "graph": Jagged((graph,), (len(graph),), GraphBlock)}
+        if isinstance(self.network, LinkNetwork):
+            own["pairs"] = Jagged((graph,), (len(graph),), NonEdges)
         shared = {"global_parameters": message["parameters"]}
         local = {"parameters": values.trained, "buffers": values.buffers}
         return local, {"shared": shared, "own": own}
@@ -159,8 +160,9 @@ class GraphMethod(GradientMethod):
     ) -> tuple[Tensor, Params]:
         logits, buffers = forward(model, parameters, buffers, context, training=True)
         if isinstance(self.network, LinkNetwork):
-            (graph,) = context["own"]["graph"].parts
-            return link_losses(self.network, logits[0], batch, graph), buffers
+            of_one = {name: batch[name][None] for name in ("node", "negative")}
+            graphs = context["own"]["pairs"].parts
+            return link_losses(self.network, logits, of_one, graphs)[0], buffers
         return self.losses(logits[0], batch), buffers
 
     def losses(self, outputs: Tensor, batch: Params) -> Tensor:

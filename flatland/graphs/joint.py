@@ -16,7 +16,7 @@ from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.scores.score import stacked_score_values
 from fedbolic.nn.network.model import Model
 from flatland.graphs.graph_method import GraphMethod, forward, logits_at
-from flatland.graphs.links import LinkNetwork, stacked_link_losses
+from flatland.graphs.links import LinkNetwork, link_losses
 from flatland.graphs.weak_cache import WeakCache
 
 
@@ -36,8 +36,8 @@ def graph_losses(
     context = with_client_axis(context, axes[1], num_clients)
     logits, buffers = forward(model, parameters, buffers, context, training=True)
     if isinstance(method.network, LinkNetwork):
-        graphs = context["own"]["graph"].parts
-        return stacked_link_losses(method.network, logits, batch, graphs), buffers
+        graphs = context["own"]["pairs"].parts
+        return link_losses(method.network, logits, batch, graphs), buffers
     if type(method).losses is not GraphMethod.losses:
         named = {name: batch[name] for name in ("node", "y", "mask")}
         return vmap(method.losses)(logits, named), buffers

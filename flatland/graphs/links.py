@@ -1,6 +1,8 @@
 """Networks that predict links between the nodes of a client's graph."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,7 +13,8 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.core.types import Meta
 from fedbolic.data import Graph
-from fedbolic.data.graphs.link_split import non_edges, num_non_edges
+from fedbolic.data.graphs.link_split import num_non_edges, ranked_pairs
+from fedbolic.federated.contract.jagged import JaggedBlock
 from fedbolic.formulas.analytic import asinhc
 from fedbolic.formulas.numerics import square
 from fedbolic.manifolds import Lorentz
@@ -26,6 +29,7 @@ from flatland.graphs.model import (
     time_of,
     widths_of,
 )
+from flatland.graphs.weak_cache import WeakCache, derived
 
 DRAWS = 2**62
 """Range of the random numbers of negatives; much larger than any number of pairs."""
@@ -118,6 +122,90 @@ class LinkPoints(SpaceTimeLinear):
         return torch.cat((c, c.sqrt() * time_of(space, y), c.sqrt() * y), dim=-1)
 
 
+@dataclass(frozen=True, eq=False)
+class NonEdges(JaggedBlock):
+    """Pairs of different nodes without an edge, of each of several graphs.
+
+    Args:
+        before: Number of non-edges before each edge, as of :class:`~fedbolic.data.Graph`; padding
+            is larger than any number of pairs.
+        counts: Number of non-edges; 1 for a client without a graph.
+    """
+
+    before: Int64[Tensor, "clients edges"]
+    counts: Int64[Tensor, " clients"]
+
+    def chosen(self, drawn: Int64[Tensor, "clients m"]) -> Int64[Tensor, "2 clients m"]:
+        """Both nodes of random non-edges.
+
+        Args:
+            drawn: Random numbers below :data:`DRAWS`.
+        """
+        place = drawn % self.counts[:, None]
+        return ranked_pairs(place + torch.searchsorted(self.before, place, right=True))
+
+    @classmethod
+    @override
+    def kind(cls, parts: tuple[Graph, ...]) -> Hashable:
+        return ()
+
+    @classmethod
+    @override
+    def with_room(cls, parts: tuple[Graph, ...], num_clients: int, like: Any) -> "NonEdges":
+        width = max(non_edges_of((graph,)).before.shape[1] for graph in parts)
+        if like is not None:
+            width = max(like.before.shape[1], 6 * width // 5)
+        return _join(parts, num_clients, width)
+
+    @override
+    def fits(self, parts: tuple[Graph, ...]) -> bool:
+        width = max(non_edges_of((graph,)).before.shape[1] for graph in parts)
+        return len(parts) <= len(self.counts) and width <= self.before.shape[1]
+
+    @override
+    def load(self, parts: tuple[Graph, ...]) -> None:
+        other = _joined(parts, *self.before.shape)
+        self.before.copy_(other.before)
+        self.counts.copy_(other.counts)
+
+    @override
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "NonEdges":
+        return NonEdges(function(self.before), function(self.counts))
+
+
+def non_edges_of(graphs: tuple[Any, ...]) -> NonEdges:
+    """Non-edges of graphs, or of a single block of them.
+
+    Args:
+        graphs: One graph per client, or their non-edges.
+    """
+    first, *others = graphs
+    if isinstance(first, NonEdges):
+        return first
+    return _joined(graphs) if others else derived(first, _alone)
+
+
+def _alone(graph: Graph) -> NonEdges:
+    before = graph.non_edges_before
+    return NonEdges(before[None], torch.tensor([num_non_edges(graph)], device=before.device))
+
+
+def _join(graphs: tuple[Graph, ...], num_clients: int = 0, width: int = 0) -> NonEdges:
+    """Non-edges of several graphs, and of none up to a number of clients."""
+    parts = [non_edges_of((graph,)) for graph in graphs]
+    width = max(width, *(part.before.shape[1] for part in parts))
+    empty = max(0, num_clients - len(parts))
+    rows = [pad(part.before, (0, width - part.before.shape[1]), value=DRAWS) for part in parts]
+    counts = torch.cat([part.counts for part in parts])
+    return NonEdges(
+        pad(torch.cat(rows), (0, 0, 0, empty), value=DRAWS), pad(counts, (0, empty), value=1)
+    )
+
+
+_joined = WeakCache(_join, size=4)
+"""Result of :func:`_join`, as an engine groups the same clients in every round."""
+
+
 def pair_logits(
     network: LinkNetwork, outputs: Float[Tensor, "n width"], pairs: Int64[Tensor, "m 2"]
 ) -> Float[Tensor, "m 2"]:
@@ -134,44 +222,30 @@ def pair_logits(
 
 def link_losses(
     network: LinkNetwork,
-    outputs: Float[Tensor, "n width"],
+    outputs: Float[Tensor, "clients n width"],
     batch: dict[str, Tensor],
-    graph: Graph,
-) -> Float[Tensor, " m"]:
+    graphs: tuple[Graph, ...] | tuple[NonEdges],
+) -> Float[Tensor, "clients m"]:
     r"""Cross-entropy of training edges, each with one random pair without a training edge.
 
     .. math:: \tfrac 1 2 \bigl(-\log p(i, j) - \log(1 - p(i', j'))\bigr)
 
     Args:
         network: The network that gave the outputs.
-        outputs: Output of the network, one row per node.
-        batch: Edges, ``node``, and one random number of each, ``negative``, below :data:`DRAWS`.
-        graph: Graph with the training edges.
+        outputs: Output of the network for a block of clients, one row per node.
+        batch: Edges, ``node``, and one random number of each, ``negative``, below :data:`DRAWS`,
+            with a leading axis of clients.
+        graphs: Graph of each client, with its training edges, or their non-edges.
     """
-    # a short batch uses the first draws, and rows that fill a batch up need none
-    drawn = pad(batch["negative"], (0, len(batch["node"]) - len(batch["negative"])))
-    negatives = non_edges(graph, drawn % num_non_edges(graph)).T
-    edges, others = (pair_logits(network, outputs, p)[:, 1] for p in (batch["node"], negatives))
-    return (softplus(-edges) + softplus(others)) / 2
-
-
-def stacked_link_losses(
-    network: LinkNetwork,
-    outputs: Float[Tensor, "clients n width"],
-    batch: dict[str, Tensor],
-    graphs: tuple[Graph, ...],
-) -> Float[Tensor, "clients m"]:
-    """Result of :func:`link_losses` for several clients.
-
-    Args:
-        network: The network that gave the outputs.
-        outputs: Output of the network for a block of clients.
-        batch: Batch with a leading axis of clients.
-        graphs: Graph of each client.
-    """
-    named = [{name: batch[name][i] for name in ("node", "negative")} for i in range(len(graphs))]
-    losses = [link_losses(network, *of) for of in zip(outputs, named, graphs, strict=True)]
-    return torch.stack(losses)
+    edges, drawn = batch["node"], batch["negative"]
+    # a batch uses the first draws, and rows that fill it up need none
+    drawn = pad(drawn, (0, edges.shape[1] - drawn.shape[1]))
+    client = torch.arange(len(outputs), device=outputs.device)[:, None]
+    positives, negatives = (
+        network.decode(outputs[client, i], outputs[client, j])
+        for i, j in (edges.unbind(-1), non_edges_of(graphs).chosen(drawn))
+    )
+    return (softplus(-positives) + softplus(negatives)) / 2
 
 
 def draw_negatives(num_steps: int, batch_size: int, generator: torch.Generator) -> Tensor:

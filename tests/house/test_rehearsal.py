@@ -11,7 +11,7 @@ import torch
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
-from fedbolic.data import Client, Examples, FederatedData, Graph
+from fedbolic.data import Client, Examples, FederatedData, Graph, LinkExamples
 from fedbolic.data.contract.client import ClientSlices
 from fedbolic.data.graphs.graph import GraphSplit, simple_edges
 from fedbolic.federated import (
@@ -31,6 +31,7 @@ from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import ConvNet
 from fedbolic.nn.network.resnet import ResNet
 from flatland import FlatLand
+from flatland.graphs.links import LinkNetwork
 from tests.federated.agreement import with_
 from tests.federated.engines import test_graphed_gpu
 from tests.federated.simple_method import NormNet
@@ -206,6 +207,23 @@ def unequal_graphs(num_clients, most):
     return FederatedData(tuple(map(client, range(num_clients))), meta)
 
 
+def unequal_links(num_clients, most):
+    """Clients with some edges of such graphs, which are examples."""
+
+    def client(of):
+        n = len(of.train.graph)
+        edges = simple_edges(of.train.graph.edges[:, :n], n)
+        graph = Graph(of.train.graph.features, edges, of.train.graph.labels)
+        pairs = edges.T[edges[0] < edges[1]]
+        splits = (
+            LinkExamples(graph, x, torch.ones(len(x)).long()) for x in (pairs, *2 * [pairs[:0]])
+        )
+        return Client(of.id, *splits, of.meta)
+
+    data = unequal_graphs(num_clients, most)
+    return FederatedData(tuple(map(client, data.clients)), data.meta)
+
+
 def cohorts(kind, num_clients, rounds):
     """Ids of 20 of all clients, or of each with the same probability, in every round."""
     generator = torch.Generator().manual_seed(1)
@@ -222,7 +240,9 @@ SAMPLED = {
     "batch norm": (with_(backbone=NormNet(), local=LocalTraining(2, 8)), "fixed"),
     "cohorts of other sizes": (with_(local=LocalTraining(6, 8)), "poisson"),
     "graphs": (FlatLand(rounds=1, local=LocalTraining(8, None)), "graphs"),
+    "links": (FlatLand(LinkNetwork(dim=4), rounds=1, local=LocalTraining(8, None)), "links"),
 }
+DATA = {"graphs": unequal_graphs, "links": unequal_links}
 """Methods and cohorts, with graphs for few of the numbers of clients, examples and steps."""
 
 
@@ -232,7 +252,7 @@ SAMPLED = {
 )
 def test_cohorts_of_unequal_clients_are_replayed_by_few_graphs(name, monkeypatch):
     (method, kind), calls, replay = SAMPLED[name], [], Replay.__call__
-    data = (unequal_graphs if kind == "graphs" else unequal)(100, 40)
+    data = DATA.get(kind, unequal)(100, 40)
 
     def noted(self):
         calls.append(self)

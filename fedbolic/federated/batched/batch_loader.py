@@ -41,14 +41,15 @@ class BatchLoader:
             positions.append(begin + pad(plan.positions, (0, width - b, 0, steps - s)))
         self.mixes_examples = tasks[0].model.mixes_examples
         self.most_padding = most_padding(self.lengths, mixes_examples=self.mixes_examples)
+        draws = [plan.draws for plan in plans]
         if jagged_sizes(tasks[0].context):  # then the context outweighs the batch
             self.most_padding = math.inf
+            draws = [{name: _of_width(x, width) for name, x in each.items()} for each in draws]
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
         self._plan_calls(torch.stack(positions))
         self.visits = torch.arange(repeats, device=self.device)
         self.draws = {
-            name: pad_stack([plan.draws[name] for plan in plans]).to(self.device)
-            for name in plans[0].draws
+            name: pad_stack([each[name] for each in draws]).to(self.device) for name in draws[0]
         }
 
     def _plan_calls(self, positions: Tensor) -> None:
@@ -82,6 +83,13 @@ class BatchLoader:
             dims: dict[str, int | None] = dict.fromkeys(batch, 0)
             visit = self.visits[step % self.repeats]
             yield row, {**batch, "visit": visit}, {**dims, "visit": None}
+
+
+def _of_width(draw: Tensor, width: int) -> Tensor:
+    """Draws for the examples of a batch of a given length; other draws as they are."""
+    if draw.ndim < 2:
+        return draw
+    return pad(draw, (*[0] * 2 * (draw.ndim - 2), 0, width - draw.shape[1]))
 
 
 def longest_batch(tasks: Sequence[ClientTask]) -> int:

@@ -11,7 +11,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, Split
 from fedbolic.federated.contract.gradient_method import BatchPlan, GradientMethod
-from fedbolic.federated.contract.jagged import Jagged
+from fedbolic.federated.contract.jagged import Jagged, jagged_sizes
 from fedbolic.nn.network.model import Model
 
 
@@ -46,7 +46,8 @@ class ClientTask:
     @functools.cached_property
     def form(self) -> Hashable:
         """Hashable form; only tasks of equal form can be stacked."""
-        draws = {n: (draw.dtype, draw.shape[1:]) for n, draw in self.plan.draws.items()}
+        axes = 2 if jagged_sizes(self.context) else 1  # those of steps, and of examples
+        draws = {n: (draw.dtype, draw.shape[axes:]) for n, draw in self.plan.draws.items()}
         examples = {n: (x.dtype, x.device, x.shape[1:]) for n, x in self.examples.all().items()}
         return id(self.model), *map(tree_form, (self.local, self.context, draws, examples))
 

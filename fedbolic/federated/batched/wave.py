@@ -101,9 +101,13 @@ class Wave:
 
     @functools.cached_property
     def shares_examples(self) -> bool:
-        """True if the examples stay at one address, because the loader did not copy them."""
+        """True if the examples stay at one address, as parts of a storage of several clients.
+
+        Those of a client alone may have been computed for this wave.
+        """
         return all(
-            x.untyped_storage().data_ptr() == self.loader.examples[name].data_ptr()
+            x.untyped_storage().data_ptr() == (every := self.loader.examples[name]).data_ptr()
+            and len(x) < len(every)
             for name, x in self.tasks[0].examples.all().items()
         )
 
@@ -132,11 +136,10 @@ class Wave:
     def context(self) -> tuple[Tree, Tree]:
         """Joint context, and the client axis of each leaf.
 
-        A step that is never captured needs no block, and reads jagged parts without padding, which
-        a single client has not, either.
+        A step that is never captured needs no block, and reads jagged parts without padding.
         """
         context, dims = joined([task.context for task in self.tasks])
-        if self.loader.device.type == "cuda" and len(self.tasks) > 1:
+        if self.loader.device.type == "cuda":
             return context, dims
         return tree.map(
             lambda x: replace(x, block=None) if isinstance(x, Jagged) else x, context

@@ -156,7 +156,7 @@ class GradientMethod(Method):
         """All randomness of one client's round, with a leading axis of steps; by default empty.
 
         Draws for single examples have a second axis of ``batch_size``; a short batch uses the
-        leading entries.
+        leading entries. With jagged contexts there is no other second axis.
         """
         del num_steps, batch_size, generator
         return {}

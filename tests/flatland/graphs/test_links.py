@@ -84,18 +84,19 @@ def test_a_loss_is_the_cross_entropy_of_an_edge_and_a_listed_non_edge(network):
     model = FlatLand(link).model(data.meta)
     parameters, buffers = model.init(0)
     parameters = {n: v.double() for n, v in parameters.items()}
-    outputs = model(parameters, buffers, graph_block((split.graph,)))[0][0]
+    outputs = model(parameters, buffers, graph_block((split.graph,)))[0]
     drawn = draw_negatives(1, len(split) + 2, Rng(0).generator())[0]
     assert int(drawn.min()) >= 0
     assert int(drawn.max()) < DRAWS
-    found = link_losses(link, outputs, {"node": split.places, "negative": drawn}, split.graph)
+    batch = {"node": split.places[None], "negative": drawn[None]}
+    (found,) = link_losses(link, outputs, batch, (split.graph,))
     # non-edges by brute force, in the order of their larger and then their smaller node
     graph = nx.empty_graph(len(split.graph))
     graph.add_edges_from(split.graph.edges.T.tolist())
     non_edges = sorted(tuple(sorted(pair, reverse=True)) for pair in nx.non_edges(graph))
     for k, (i, j) in enumerate(split.places.tolist()):
         a, b = non_edges[int(drawn[k]) % len(non_edges)]
-        edge, other = link.decode(outputs[[i, a]], outputs[[j, b]]).sigmoid()
+        edge, other = link.decode(outputs[0, [i, a]], outputs[0, [j, b]]).sigmoid()
         expected = -(edge.log() + (1 - other).log()) / 2
         assert float(found[k]) == pytest.approx(float(expected), rel=1e-9)
 
@@ -156,8 +157,8 @@ def test_a_step_is_gradient_descent_on_the_mean_loss():
     x = graph.features.to_dense() if graph.features.is_sparse else graph.features
     hidden = (a @ x @ p["body.0.space"] + p["body.0.bias"]).relu()
     z = hidden @ p["head.space"] + p["head.bias"]
-    batch = {"node": client.train.places[order], "negative": drawn}
-    link_losses(link, z, batch, graph).mean().backward()
+    batch = {"node": client.train.places[order][None], "negative": drawn[None]}
+    link_losses(link, z[None], batch, (graph,)).mean().backward()
     expected = {n: -0.1 * v.grad for n, v in p.items()}
     assert_near(update.payload["delta"], expected, 1e-12)
 
