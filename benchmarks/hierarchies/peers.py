@@ -59,8 +59,6 @@ PROBLEMS = (
     Problem("mammals", 2, rows=OTHERS),
     Problem("tree", 5, rows=OTHERS),
     Problem("mammals", 5, "float64", seeds=1, rows=CURVED),
-    Problem("tree", 2, rows=OTHERS),
-    Problem("mammals", 10, rows=OTHERS),
 )
 
 
