@@ -20,4 +20,4 @@ joint(FlatLand.step)(step_by_numbers)
 def _gcfl_steps(method: Gcfl, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
     if not works_by_numbers(method.optimizer):
         return mapped_step(method, local, gradients, context, axes=axes)
-    return method.noted_step(local, gradients, context, num_batch_axes=1)
+    return method.step(local, gradients, context, num_batch_axes=1)

@@ -90,6 +90,9 @@ class FlatLand(GraphMethod, Reporting):
     curvature_rate: float = 1.0
     personal_proximal: float = 0.0
 
+    unsent = ("curvature_epsilon",)
+    payload_like = GraphMethod.payload_like | {"means": "means"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(curvature_rate=self.curvature_rate)
@@ -98,20 +101,16 @@ class FlatLand(GraphMethod, Reporting):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         server_state = super().init(meta, rng)
+        parameters, _ = self.model(meta).init(server_state["seed"])
         if self.personal_proximal:
-            parameters, _ = self.model(meta).init(server_state["seed"])
             server_state["means"] = select_kind(parameters, self.sharing, "personal")
             server_state["means"].pop(CURVATURE, None)
-        if isinstance(self.curvature, PrivateForman) and self._estimates(meta, server_state):
+        estimated = _is_estimated(parameters, server_state)
+        if isinstance(self.curvature, PrivateForman) and estimated:
             logger.info("privacy of every client's curvature: %s", self.curvature.ledger)
             warn_of_keys(self.curvature.noise)
             server_state["curvature_epsilon"] = self.curvature.ledger.epsilon(1)
         return server_state
-
-    def _estimates(self, meta: Meta, server_state: Tree) -> bool:
-        """True if a client's curvature begins as the estimate from its graph."""
-        parameters, _ = self.model(meta).init(server_state["seed"])
-        return CURVATURE in parameters and CURVATURE not in server_state["parameters"]
 
     @property
     @override
@@ -127,10 +126,6 @@ class FlatLand(GraphMethod, Reporting):
             check_keys(self.curvature.noise)
 
     @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: leaf for name, leaf in server_state.items() if name != "curvature_epsilon"}
-
-    @override
     def costs(self, server_state: Tree) -> dict[str, float]:
         if "curvature_epsilon" not in server_state:
             return {}
@@ -139,8 +134,8 @@ class FlatLand(GraphMethod, Reporting):
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         private = isinstance(self.curvature, PrivateForman) and "estimate" not in client_state
-        estimated = private and self._estimates(client.meta, message)
-        if estimated and isinstance(client.train, GRAPH_EXAMPLES):
+        parameters, _ = self.model(client.meta).init(message["seed"]) if private else ({}, {})
+        if _is_estimated(parameters, message) and isinstance(client.train, GRAPH_EXAMPLES):
             like = client.no_inputs
             drawn = _raw(client.train.graph, self.curvature, like.device, like.dtype)  # released
             client_state = {**client_state, "estimate": drawn}
@@ -211,12 +206,8 @@ class FlatLand(GraphMethod, Reporting):
         if self.personal_proximal:
             means = context["shared"]["means"]
             payload["means"] = {n: parameters[n] - mean for n, mean in means.items()}
-        return payload, self.personal_state(local)
-
-    @override
-    def personal_state(self, local: Tree) -> Tree:
         kept = {"estimate": local["estimate"]} if "estimate" in local else {}
-        return super().personal_state(local) | kept
+        return payload, self.personal_state(local) | kept
 
     @override
     def measurements(self, local: Tree, context: Tree) -> Params:
@@ -229,11 +220,6 @@ class FlatLand(GraphMethod, Reporting):
         c = _public(CURVATURE, known[CURVATURE]).reshape(-1)
         clamped = num_clamped(Lorentz(c[:, None, None]), block.norms)
         return {"train/curvature": c, "train/clamped_fraction": clamped / block.num_nodes}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        means = {"means": message["means"]} if self.personal_proximal else {}
-        return {"delta": message["parameters"], **means}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -256,6 +242,11 @@ def _raw(graph: Graph, estimator: Estimator, device: torch.device, dtype: torch.
     """Raw value of the curvature estimated from a client's graph; with fresh noise if private."""
     c = torch.as_tensor(estimator.c(graph), dtype=torch.float64)
     return _CURVATURE.raw_of(c).reshape(_CURVATURE.raw.shape).to(device, dtype)
+
+
+def _is_estimated(parameters: Params, received: Tree) -> bool:
+    """True if a client's curvature begins as the estimate from its graph."""
+    return CURVATURE in parameters and CURVATURE not in received["parameters"]
 
 
 def _groups(parameters: Params) -> dict[str, Params]:

@@ -17,10 +17,9 @@ from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
-from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.noise.draws import SystemKeys, check_keys, warn_of_keys
+from fedbolic.federated.noise.draws import KeyedNoise, SystemKeys, warn_of_keys
 from fedbolic.federated.scores.score import score_labels
 from flynn import bloom
 from flynn.channels import Channels, channel_signs, check_channels, width
@@ -31,7 +30,7 @@ from flynn.scaling import Moments, Scaling, ZScores
 
 
 @dataclass(frozen=True)
-class FlyNN(Method, Reporting):
+class FlyNN(KeyedNoise, Method):
     r"""Nearest-neighbour classification with one Fly Bloom filter per class, exact in one round.
 
     .. math:: \hat y(x) = \arg\min_l \sum_{i : h(x)[i] = 1} \gamma^{c_l[i]}, \qquad
@@ -99,11 +98,6 @@ class FlyNN(Method, Reporting):
     aggregator = Sum()
 
     @override
-    def check_deployed(self, *, summed: int = 1) -> None:
-        if self.privacy is not None and isinstance(self.noise, SystemKeys):
-            check_keys(self.noise)
-
-    @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         num_inputs = _num_inputs(meta)
         if self.fan_in > width(self.channels, num_inputs):
@@ -167,13 +161,13 @@ class FlyNN(Method, Reporting):
             charge_releases(ledger.of_examples(ledger.relation))
         examples = client.train.all()
         counts = bloom.count(
-            self._hash(examples["x"], message, client.meta),
+            _hash(self, examples["x"], message, client.meta),
             examples["y"],
             dim=self.dim,
             num_classes=client.meta.num_classes,
         )
         if self.privacy is not None:  # nothing else leaves, not even the number of examples
-            return Update({"counts": self._private(counts, self.privacy, client, rng)}), {}
+            return Update({"counts": _released(self, counts, self.privacy, client, rng)}), {}
         if client.size > message["largest"]:  # the wire type might overflow
             raise ValueError(f"the party has {client.size} examples, but {message['largest']} were "
                              "announced as the most of any party")  # fmt: skip
@@ -203,12 +197,6 @@ class FlyNN(Method, Reporting):
         return {**server_state, "counts": counts, "parties": len(total.clients)}
 
     @override
-    def costs(self, server_state: Tree) -> dict[str, float]:
-        if "epsilon" not in server_state or not server_state["parties"]:
-            return {}
-        return {"privacy/epsilon": server_state["epsilon"]}
-
-    @override
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
@@ -216,33 +204,37 @@ class FlyNN(Method, Reporting):
             return {}  # there are no counts yet
 
         def labels(examples: Params) -> Tensor:
-            winners = self._hash(examples["x"], message, client.meta)
+            winners = _hash(self, examples["x"], message, client.meta)
             return bloom.predictions(bloom.log_scores(message["counts"], winners, self.decay))
 
         return score_labels(labels, client)
 
-    def _private(self, counts: Tensor, privacy: Mechanism, client: Client, rng: Rng) -> Tensor:
-        if isinstance(self.noise, SystemKeys):
-            noise = Noise(self.noise.stream(rng.at("noise")))
-        else:
-            noise = Noise(opendp=True)
-        plan = privacy.plan(self.active, client.meta.num_clients)
-        released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
-        return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)
-
-    def _hash(self, x: Tensor, message: Tree, meta: Meta) -> Tensor:
-        flat, num_inputs, seed = x.flatten(1), _num_inputs(meta), message["seed"]
-        if flat.shape[1] != num_inputs:  # another lift would give counts of unrelated hashes
-            raise ValueError(f"examples have {flat.shape[1]} features instead of {num_inputs}")
-        if self.scaling is not None:
-            flat = self.scaling.affine(message, num_inputs)(flat)
-        rows = connections(self.dim, width(self.channels, num_inputs), self.fan_in, seed)
-        signs = channel_signs(self.channels, num_inputs, seed)
-        return fly_hash(flat, rows, self.active, signs=signs)
-
 
 def _num_inputs(meta: Meta) -> int:
     return torch.Size(meta.input_shape).numel()
+
+
+def _released(
+    method: FlyNN, counts: Tensor, privacy: Mechanism, client: Client, rng: Rng
+) -> Tensor:
+    if isinstance(method.noise, SystemKeys):
+        noise = Noise(method.noise.stream(rng.at("noise")))
+    else:
+        noise = Noise(opendp=True)
+    plan = privacy.plan(method.active, client.meta.num_clients)
+    released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
+    return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)
+
+
+def _hash(method: FlyNN, x: Tensor, message: Tree, meta: Meta) -> Tensor:
+    flat, num_inputs, seed = x.flatten(1), _num_inputs(meta), message["seed"]
+    if flat.shape[1] != num_inputs:  # another lift would give counts of unrelated hashes
+        raise ValueError(f"examples have {flat.shape[1]} features instead of {num_inputs}")
+    if method.scaling is not None:
+        flat = method.scaling.affine(message, num_inputs)(flat)
+    rows = connections(method.dim, width(method.channels, num_inputs), method.fan_in, seed)
+    signs = channel_signs(method.channels, num_inputs, seed)
+    return fly_hash(flat, rows, method.active, signs=signs)
 
 
 def wire_dtype(largest: int) -> torch.dtype:

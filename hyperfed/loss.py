@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, normalize
 from typing_extensions import override
@@ -100,9 +100,18 @@ def _far(a: Tensor, q: Tensor) -> Tensor:
     return 2 * ((positive.sqrt() + (q + 4 * (-a).exp()).sqrt()) / 2).log()
 
 
-def clip(z: Features, length: float) -> Features:
-    """Features scaled down to at most ``length``, with their directions kept."""
+def clip(z: Features, length: float | None) -> Features:
+    """Features scaled down to at most ``length``, if there is a limit; directions are kept."""
+    if length is None:
+        return z
     return z * (length / numerics.root(numerics.square(z)).clamp(min=length))
+
+
+def num_beyond(z: Features, length: float | None, mask: Bool[Tensor, " batch"]) -> Tensor:
+    """Number of features that :func:`clip` scales down, of those that the mask has."""
+    if length is None:
+        return torch.zeros((), device=z.device)
+    return ((z.detach().norm(dim=-1) > length) & mask).sum()
 
 
 def cosines(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:

@@ -6,8 +6,9 @@ a step that no client's update opposes (:mod:`fedbolic.federated.aggregators.min
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +22,16 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
-from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.capabilities import FixedTargets, Reporting
-from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.manifolds import Poincare
+from fedbolic.manifolds import Manifold, Poincare
 from fedbolic.nn.network.backbone import Backbone, ConvNet
-from fedbolic.nn.network.classifier import classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 from hyperfed.class_tree import Arrangement
-from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
+from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss, num_beyond
 from hyperfed.prototypes import check_slope, prototypes, turned
 
 _HEAD = "head.weight"
@@ -105,6 +104,9 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
     aggregator: Aggregator = MinNorm()
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
 
+    head_type = nn.Identity  # its logits are the features
+    counted: ClassVar = {"train/clipped": CLIPPED}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_slope(self.slope)
@@ -122,9 +124,10 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
     def traits(self) -> Traits:
         return dataclasses.replace(super().traits, global_model=self.prototypes != "own")
 
+    @property
     @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta, nn.Identity)  # its logits are the features
+    def spaces(self) -> Mapping[str, Manifold]:  # type: ignore[override]  # by a setting
+        return {_HEAD: Poincare()} if self.prototypes == "trained" else {}
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -149,10 +152,9 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
         if self.prototypes == "own":
             generator = Rng(message["seed"]).at("client", client.id).generator()
             fixed = {_HEAD: turned(fixed[_HEAD], generator)}
-        parameters, none = message["parameters"], torch.zeros((), device=client.no_inputs.device)
-        local = self.local_state(parameters, {**message["buffers"], CLIPPED: none})
+        local, context = super().start(message, client, client_state)
         own = {"prototypes": fixed, "loss": self.objective.known(client)}
-        return local, {**shared_context(parameters), "own": own}
+        return local, {**context, "own": own}
 
     @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
@@ -170,49 +172,19 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
         running = _without(buffers, CLIPPED)
         z, running = model(body, running, batch["x"], training=True)
         batch = {**batch, **learned, **context["own"]["loss"]}
-        losses = self.objective.losses(self._bounded(z), points, batch)
+        losses = self.objective.losses(clip(z, self.clip), points, batch)
         if self.mixup:
             mixed, running = model(body, running, mix(batch), training=True)
             losses = losses + self.mixup * mixup_loss(mixed, points, batch, self.slope)
-        return losses, {**running, CLIPPED: buffers[CLIPPED] + self._num_beyond(z, batch["mask"])}
-
-    @override
-    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        # only trained prototypes take a Riemannian step; every other parameter is Euclidean
-        parameters, optimizer = self.optimizer.step(
-            local["parameters"],
-            gradients,
-            local["optimizer"],
-            lr=self.lr,
-            spaces={_HEAD: Poincare()} if self.prototypes == "trained" else None,
-            donate=True,
-        )
-        return {**local, "parameters": parameters, "optimizer": optimizer}
-
-    @override
-    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
-        buffers = _without(local["buffers"], CLIPPED)
-        return super().outcome({**local, "buffers": buffers}, context)
-
-    @override
-    def counts(self, local: Tree) -> Params:
-        return {"train/clipped": local["buffers"][CLIPPED]}
-
-    @override
-    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        server_state = super().server_update(server_state, total)
-        if self.prototypes == "trained":  # the server's step may leave the ball
-            parameters = server_state["parameters"]
-            inside = {_HEAD: Poincare().projx(parameters[_HEAD])}
-            server_state = {**server_state, "parameters": {**parameters, **inside}}
-        return server_state
+        beyond = buffers[CLIPPED] + num_beyond(z, self.clip, batch["mask"])
+        return losses, {**running, CLIPPED: beyond}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Distance to the origin minus that to each prototype: the largest is the nearest's."""
         body, points, _ = _split(local["parameters"], context)
         z, _ = model(body, _without(local["buffers"], CLIPPED), batch["x"])
-        return -excess(self._bounded(z), points)
+        return -excess(clip(z, self.clip), points)
 
     @override
     def class_targets(self, server_state: Tree) -> Tensor | None:
@@ -226,19 +198,12 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
             return {}
         local, context = self.start(self.broadcast(server_state, HOLDOUT), client, {})
         batch = client.test.at(torch.arange(min(len(client.test), _NUM_DRAWN)))
-        z = self._bounded(self.features(self.model(client.meta), local, batch, context)).float()
+        z = self.features(self.model(client.meta), local, batch, context)
+        z = clip(z, self.clip).float()
         if z.shape[-1] != 2:
             return {"test": EmbeddingFigure(z, batch["y"], of="tangent vectors at the origin")}
         _, points, _ = _split(local["parameters"], context)
         return {"test": DiscFigure(Poincare().expmap0(z), batch["y"], marks=points.float())}
-
-    def _bounded(self, z: Tensor) -> Tensor:
-        return z if self.clip is None else clip(z, self.clip)
-
-    def _num_beyond(self, z: Tensor, mask: Tensor) -> Tensor:
-        if self.clip is None:
-            return torch.zeros((), device=z.device)
-        return ((z.detach().norm(dim=-1) > self.clip) & mask).sum()
 
 
 def _split(parameters: Params, context: Tree) -> tuple[Params, Tensor, Params]:

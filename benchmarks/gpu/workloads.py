@@ -262,7 +262,7 @@ def _hyperfed(device: torch.device, batch: int) -> GpuWorkload:
 
     def loss(network: nn.Module, batch: Params, context: Tree) -> Tensor:
         z = network(batch["x"])
-        z = z if method.clip is None else clip(z, method.clip)
+        z = clip(z, method.clip)
         points = context["own"]["prototypes"]["head.weight"]
         return method.objective.losses(z, points, batch).mean()
 

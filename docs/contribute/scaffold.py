@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from fedbolic.core import tree
 from fedbolic.federated import ClassifierMethod
 
@@ -13,6 +11,8 @@ class Scaffold(ClassifierMethod):
     """Federated averaging with control variates, which correct the drift of local steps."""
 
     weights = "uniform"
+    counts_steps = True
+    payload_like = ClassifierMethod.payload_like | {"variate": "parameters"}
 
     def init(self, meta, rng):
         state = super().init(meta, rng)
@@ -22,24 +22,19 @@ class Scaffold(ClassifierMethod):
         local, context = super().start(message, client, client_state)
         own = client_state.get("own") or tree.zeros_like(message["parameters"])
         shared = {**context["shared"], "variate": message["variate"]}
-        local = {**local, "steps": torch.zeros((), device=client.no_inputs.device)}
         return local, {"shared": shared, "own": {"variate": own}}
 
     def step(self, local, gradients, context):
         drift = tree.subtract(context["shared"]["variate"], context["own"]["variate"])
-        local = super().step(local, tree.add(gradients, drift), context)
-        return {**local, "steps": local["steps"] + 1}
+        return super().step(local, tree.add(gradients, drift), context)
 
     def outcome(self, local, context):
         payload, _ = super().outcome(local, context)
-        steps, own = local["steps"], context["own"]["variate"]
+        steps, own = local["num_steps"], context["own"]["variate"]
         mean = tree.scale(payload["delta"], -1 / (steps.clamp(min=1) * self.lr))  # of all gradients
         moved = tree.subtract(mean, context["shared"]["variate"])
         moved = tree.scale(moved, steps > 0)  # a client without examples keeps its variate
         return {**payload, "variate": moved}, {"own": tree.add(own, moved)}
-
-    def template(self, message):
-        return {**super().template(message), "variate": message["parameters"]}
 
     def server_update(self, server_state, total):
         share = len(total.clients) / server_state["all"]

@@ -36,4 +36,4 @@ def _losses(
     at = clients * trained.shape[1] + place.clamp(min=0)
     own = functional.embedding(at, trained.flatten(0, 1))
     rows = torch.where((place >= 0).unsqueeze(-1), own, others)
-    return method.losses(rows, batch["unrelated"][:, :width]), buffers
+    return method.table.losses(rows, batch["unrelated"][:, :width]), buffers

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -31,7 +30,6 @@ from fedbolic.hierarchies.scored_places import places_of
 from fedbolic.hierarchies.scores import check_sample, score_distances
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler
-from fedbolic.nn.loss.pair_loss import RankingLoss
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 
@@ -203,20 +201,7 @@ class HierarchyEmbedding(TableMethod):
         negatives = batch["negatives"][: len(batch["x"])]
         unrelated = batch["unrelated"][: len(batch["x"])]
         rows = _rows(torch.cat((batch["x"], negatives), dim=-1), parameters, context)
-        return self.losses(rows, unrelated), buffers
-
-    def losses(
-        self, rows: Float[Tensor, "*batch k numbers"], unrelated: Bool[Tensor, "*batch negatives"]
-    ) -> Float[Tensor, "*batch"]:
-        """Losses of pairs.
-
-        Args:
-            rows: Rows of a node, its ancestor and the negatives.
-            unrelated: True where a negative counts.
-        """
-        points = self.table.embed(rows)
-        gaps = self.table.gap(points[..., :1, :], points[..., 1:, :])
-        return RankingLoss()(gaps[..., 0], gaps[..., 1:], mask=unrelated)
+        return self.table.losses(rows, unrelated), buffers
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.core import check
 from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.nn import RankingLoss
 from fedbolic.nn.functional.coordinates import from_tangent
 from fedbolic.nn.layers.embedding import HyperbolicEmbedding
 from fedbolic.nn.network.model import Model
@@ -132,6 +133,19 @@ class NodeTable:
             return gap
         gap = gap - v[..., -1]
         return gap - u[..., -1] if self.bias == "both" else gap
+
+    def losses(
+        self, rows: Float[Tensor, "*batch k numbers"], unrelated: Bool[Tensor, "*batch negatives"]
+    ) -> Float[Tensor, "*batch"]:
+        """Losses of pairs.
+
+        Args:
+            rows: Rows of a node, its ancestor and the negatives.
+            unrelated: True where a negative counts.
+        """
+        points = self.embed(rows)
+        gaps = self.gap(points[..., :1, :], points[..., 1:, :])
+        return RankingLoss()(gaps[..., 0], gaps[..., 1:], mask=unrelated)
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """Layout of a hierarchy in the plane by clients that agree on its upper part, without training."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -21,10 +20,10 @@ from fedbolic.federated.accounting.costs import PureCost
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
-from fedbolic.federated.contract.capabilities import NodePlaces, Reporting
+from fedbolic.federated.contract.capabilities import NodePlaces
 from fedbolic.federated.contract.method import Method, Phase
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.noise.draws import SystemKeys, check_keys
+from fedbolic.federated.noise.draws import KeyedNoise, SystemKeys
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights, find_no_common
 from fedbolic.hierarchies.scores import check_sample, score_distances
 from fedbolic.hierarchies.slots import BOTH, CLOSURE
@@ -39,7 +38,7 @@ MOST_LEAVES = 2**31
 
 
 @dataclass(frozen=True)
-class SlotLayout(Method, Reporting):
+class SlotLayout(KeyedNoise, Method):
     """Places of all nodes in the hyperbolic plane, by slots that every client finds alone.
 
     All clients know the upper nodes of the hierarchy, and their own number. Every common node keeps
@@ -107,37 +106,23 @@ class SlotLayout(Method, Reporting):
             raise ValueError("clients that share places have equal slots: set slots to equal")
 
     @property
-    def ledger(self) -> PrivacyLedger:
-        """Ledger of the only release of counts."""
-        cost = PureCost(self.epsilon)
-        return PrivacyLedger("everyone", "add/remove", 1.0, 1 / self.epsilon, 0.0, 1, "leaf", cost)
-
-    @property
-    def _is_private(self) -> bool:
-        return self.slots == "counted" and self.mode == "kept_at_home"
-
-    @property
     @override
     def traits(self) -> Traits:  # type: ignore[override]  # by a setting
+        is_private = self.slots == "counted" and self.mode == "kept_at_home"
         return Traits(
             learns_from=HierarchySplit,
             find_unfit=find_no_common,
             cohort="all",
             global_model=self.mode == "published",
-            privacy_unit="leaf" if self._is_private else None,
+            privacy_unit="leaf" if is_private else None,
         )
 
     aggregator = Gather()
 
     @override
-    def check_deployed(self, *, summed: int = 1) -> None:
-        if self._is_private:
-            check_keys(self.noise)
-
-    @override
     def costs(self, server_state: Tree) -> dict[str, float]:
         found = {}
-        if self._is_private and "counts" in server_state:
+        if self.traits.privacy_unit is not None and "counts" in server_state:
             found["privacy/epsilon"] = self.epsilon
         if "table" in server_state:
             found["places/radius"] = float(server_state["table"]["radii"].max())
@@ -145,13 +130,9 @@ class SlotLayout(Method, Reporting):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
+        if self.traits.privacy_unit is not None:
+            logger.info("privacy of every client's counts: %s", ledger_of_counts(self.epsilon))
         return {"num_nodes": meta.num_classes, "num_clients": meta.num_clients}
-
-    @override
-    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
-        if self._is_private:
-            logger.info("privacy of every client's counts: %s", self.ledger)
-        return server_state
 
     @override
     def phase(self, server_state: Tree) -> Method:
@@ -260,7 +241,7 @@ class _CountLeaves(Phase):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         if self.method.traits.privacy_unit is not None:
-            charge_releases(self.method.ledger)
+            charge_releases(ledger_of_counts(self.method.epsilon))
         counts = ClientNodes.of(client.split_of(HierarchySplit)).count_leaves()
         draws = self.method.noise.stream(rng.at("cells")).integers()
         noise = torch.from_numpy(draws.laplace(1 / self.method.epsilon, len(counts)))
@@ -284,6 +265,12 @@ class _CountLeaves(Phase):
         clients = range(server_state["num_clients"])
         counts = [found[i] if i in found and len(found[i]) == usual else none for i in clients]
         return {**server_state, "counts": torch.stack(counts).clamp(min=1)}
+
+
+def ledger_of_counts(epsilon: float) -> PrivacyLedger:
+    """Ledger of the only release of a client's counts, at a cost of epsilon for a leaf."""
+    cost = PureCost(epsilon)
+    return PrivacyLedger("everyone", "add/remove", 1.0, 1 / epsilon, 0.0, 1, "leaf", cost)
 
 
 def _shares(counts: Int64[Tensor, "clients cells"], client_id: int) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.capabilities import FixedTargets
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.contract.wrapping_method import DelegatedSteps, of_inner
+from fedbolic.federated.contract.wrapping_method import DelegatedSteps
 from fedbolic.federated.rounds.ridge_head import (
     BODY,
     HeadExchange,
@@ -98,9 +98,6 @@ class ClosedFormHead(DelegatedSteps):
     random_features: RandomFeatures | None = None
     replaces: str | None = None
 
-    template = of_inner("template")
-    find_fault = of_inner("find_fault")
-
     def __post_init__(self) -> None:
         check.one_of(("end", "start"), when=self.when)
         check.positive(ridge=self.ridge, row_length=self.row_length)
@@ -153,36 +150,11 @@ class ClosedFormHead(DelegatedSteps):
         width = layer_width(self.method, self.layer, meta)
         server_state = self.method.init(meta, rng)
         if self.when == "start":
-            self._check_start(server_state, meta, width)
+            _check_start(self, server_state, meta, width)
         progress = {"round": 0, "solved": 0, "width": width, "num_classes": meta.num_classes}
         if self.random_features is not None:
             progress["seed"] = rng.at("random features").number()
         return {**server_state, "closed_form": progress}
-
-    def _check_start(self, server_state: Tree, meta: Meta, width: int) -> None:
-        name, parameters = type(self.method).__name__, server_state["parameters"]
-        weight = f"{self.replaces or HEAD}.weight"
-        if self.replaces is None:
-            if any(weight not in p for p in (self.method.model(meta).init(0)[0], parameters)):
-                raise ValueError(
-                    f"{name} has no linear head on its server that could be replaced before a "
-                    "round: use when='end', or replaces with a method that has prototypes"
-                )
-            return
-        targets = self._targets(server_state)
-        if targets is None:
-            raise ValueError(f"{name} has no fixed vectors of classes: leave replaces out")
-        shape, found = (targets.shape[1], width), parameters.get(weight)
-        if found is None or found.shape != shape:
-            raise ValueError(
-                f"replaces must name a linear layer with a weight of shape {shape}, from the "
-                f"outputs of {self.layer!r} to the vectors of the classes, got {self.replaces!r} "
-                f"with {'none' if found is None else tuple(found.shape)}"
-            )
-
-    def _targets(self, server_state: Tree) -> Tensor | None:
-        method = self.method
-        return method.class_targets(server_state) if isinstance(method, FixedTargets) else None
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -201,7 +173,7 @@ class ClosedFormHead(DelegatedSteps):
             return {**server_state, "closed_form": {**progress, "weight": head}}
         parameters, layer = server_state["parameters"], self.replaces or HEAD
         weight, bias = f"{layer}.weight", f"{layer}.bias"
-        targets = self._targets(server_state)
+        targets = _targets(self.method, server_state)
         if self.replaces is not None and targets is not None:
             head = head @ normalize(targets.to(head))
         if bias in parameters and head.any():
@@ -231,3 +203,30 @@ class ClosedFormHead(DelegatedSteps):
         z = normalize(z.to(head["weight"].dtype))
         z = z if self.random_features is None else self.random_features(z, head)
         return z @ head["weight"]
+
+
+def _check_start(closed: ClosedFormHead, server_state: Tree, meta: Meta, width: int) -> None:
+    """Refuse a method whose head, or layer, cannot be replaced before a round."""
+    name, parameters = type(closed.method).__name__, server_state["parameters"]
+    weight = f"{closed.replaces or HEAD}.weight"
+    if closed.replaces is None:
+        if any(weight not in p for p in (closed.method.model(meta).init(0)[0], parameters)):
+            raise ValueError(
+                f"{name} has no linear head on its server that could be replaced before a "
+                "round: use when='end', or replaces with a method that has prototypes"
+            )
+        return
+    targets = _targets(closed.method, server_state)
+    if targets is None:
+        raise ValueError(f"{name} has no fixed vectors of classes: leave replaces out")
+    shape, found = (targets.shape[1], width), parameters.get(weight)
+    if found is None or found.shape != shape:
+        raise ValueError(
+            f"replaces must name a linear layer with a weight of shape {shape}, from the "
+            f"outputs of {closed.layer!r} to the vectors of the classes, got {closed.replaces!r} "
+            f"with {'none' if found is None else tuple(found.shape)}"
+        )
+
+
+def _targets(method: Method, server_state: Tree) -> Tensor | None:
+    return method.class_targets(server_state) if isinstance(method, FixedTargets) else None

@@ -12,25 +12,18 @@ from torch import nn
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Mean
 from fedbolic.federated.contract.classifier_method import (
     ClassifierMethod,
-    shared_context,
     with_proximal_term,
 )
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.sharing import (
     Sharing,
-    assemble,
-    check_patterns,
     check_sharing,
-    select_kind,
 )
-from fedbolic.federated.contract.traits import Traits
 from fedbolic.nn.network.classifier import SimplexHead, classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -82,7 +75,7 @@ class FedAvg(ClassifierMethod):
     """
 
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a constant of the base
-    sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
+    sharing: Sharing = field(default_factory=lambda: {"*": "shared"})  # type: ignore[misc]
     proximal: float = 0.0
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
     weights: Literal["size", "uniform"] = "size"  # type: ignore[misc]  # a constant of the base
@@ -100,47 +93,15 @@ class FedAvg(ClassifierMethod):
                 "leave it out"
             )
 
-    @property
-    @override
-    def traits(self) -> Traits:
-        return dataclasses.replace(
-            super().traits, global_model="personal" not in self.sharing.values()
-        )
-
     @override
     def model(self, meta: Meta) -> Model:
         return classifier(self.backbone, meta, _HEADS[self.head])
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        seed = rng.at("model").number()
-        parameters, buffers = self.model(meta).init(seed)
-        shared = select_kind(parameters, self.sharing, "shared")
-        shared_buffers = select_kind(buffers, self.sharing, "shared")
-        check_patterns(self.sharing, parameters | buffers)
-        return {**self.server_state(shared, shared_buffers), "seed": seed}
-
-    @override
-    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
-        local = self.local_state(values.trained, values.buffers)
-        return local, shared_context(message["parameters"], fixed=values.fixed)
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         goals = context["shared"]["global_parameters"]
         pulled = with_proximal_term(gradients, local["parameters"], goals, self.proximal)
         return super().step(local, pulled, context)
-
-    @override
-    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
-        personal = {
-            kind: select_kind(local[kind], self.sharing, "personal")
-            for kind in ("parameters", "buffers")
-        }
-        buffers = select_kind(local["buffers"], self.sharing, "shared")
-        payload, _ = super().outcome({**local, "buffers": buffers}, context)
-        return payload, personal if any(personal.values()) else {}
 
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:

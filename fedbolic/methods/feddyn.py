@@ -40,6 +40,7 @@ class FedDyn(ClassifierMethod):
     alpha: float = 0.1
 
     weights = "uniform"
+    unsent = "optimizer", "h", "num_clients"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,10 +51,6 @@ class FedDyn(ClassifierMethod):
         server_state = super().init(meta, rng)
         h = tree.zeros_like(server_state["parameters"])
         return {**server_state, "h": h, "num_clients": meta.num_clients}
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: server_state[name] for name in ("parameters", "buffers")}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -65,6 +64,8 @@ class FedMRUR(ClassifierMethod):
     c: float = 1.0
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
 
+    payload_like = ClassifierMethod.payload_like | {"norm": None}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(mu=self.mu)
@@ -93,10 +94,6 @@ class FedMRUR(ClassifierMethod):
         payload, client_state = super().outcome(local, context)
         norm = tree.norm(payload["delta"]).double()
         return {**payload, "norm": norm}, client_state
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {**super().template(message), "norm": torch.zeros((), dtype=torch.float64)}
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:

@@ -8,8 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import check, tree
-from fedbolic.core.types import Params, Tree
-from fedbolic.data.contract.client import Client
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.update import LONGEST_PART, AggregatedUpdate, find_outside
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.optim import SGD, Optimizer
@@ -47,6 +46,9 @@ class FedNova(ClassifierMethod):
 
     momentum: float = 0.0
 
+    counts_steps = True
+    payload_like = ClassifierMethod.payload_like | {"norm": None}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.rate(below_one=True, momentum=self.momentum)
@@ -64,26 +66,12 @@ class FedNova(ClassifierMethod):
         return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
 
     @override
-    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        local, context = super().start(message, client, client_state)
-        steps = torch.zeros((), dtype=torch.float64, device=client.no_inputs.device)
-        return {**local, "num_steps": steps}, context
-
-    @override
-    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        return {**super().step(local, gradients, context), "num_steps": local["num_steps"] + 1}
-
-    @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         payload, _ = super().outcome(local, context)
         norm = torch.as_tensor(self.norm(local["num_steps"]))
         # without a local step the norm and the delta are 0; with one the norm is at least 1
         delta = tree.scale_(payload["delta"], norm.clamp(min=0.5).reciprocal())
         return {**payload, "delta": delta, "norm": norm}, {}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {**super().template(message), "norm": torch.zeros((), dtype=torch.float64)}
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:

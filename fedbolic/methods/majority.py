@@ -1,6 +1,7 @@
 """The majority-class baseline."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ class Majority(Method):
     traits = Traits(learns_from=LabelledSplit)
 
     aggregator = Sum()
+    payload_like: ClassVar = {"counts": "counts"}
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -45,10 +47,6 @@ class Majority(Method):
         counts = one_hot(_labels(client.train), client.meta.num_classes).sum(dim=0)
         update = Update({"counts": counts}, weight=float(client.size))
         return update, {"own_counts": counts.clone()}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return message
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:

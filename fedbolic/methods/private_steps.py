@@ -149,14 +149,6 @@ class PrivateSteps(NestedMethod):
         return {**server_state, "method": inner}
 
     @override
-    def template(self, message: Tree) -> Tree | None:
-        return self.method.template(message["method"])
-
-    @override
-    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
-        return self.method.find_fault(message["method"], payload, norm)
-
-    @override
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:

@@ -42,6 +42,9 @@ class Scaffold(ClassifierMethod):
     server_lr: float = 1.0
 
     weights = "uniform"
+    counts_steps = True
+    unsent = "optimizer", "num_clients"
+    payload_like = ClassifierMethod.payload_like | {"variate": "parameters"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,22 +66,16 @@ class Scaffold(ClassifierMethod):
         }
 
     @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: server_state[name] for name in ("parameters", "buffers", "variate", "seed")}
-
-    @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = super().start(message, client, client_state)
-        steps = torch.zeros((), dtype=torch.float64, device=client.no_inputs.device)
         own = client_state.get("own_variate") or tree.zeros_like(message["parameters"])
         shared = {**context["shared"], "variate": message["variate"]}
-        return {**local, "num_steps": steps}, {"shared": shared, "own": {"variate": own}}
+        return local, {"shared": shared, "own": {"variate": own}}
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         drift = tree.subtract(context["shared"]["variate"], context["own"]["variate"])
-        local = super().step(local, tree.add(gradients, drift), context)
-        return {**local, "num_steps": local["num_steps"] + 1}
+        return super().step(local, tree.add(gradients, drift), context)
 
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
@@ -94,10 +91,6 @@ class Scaffold(ClassifierMethod):
             payload["delta"],
         )
         return {**payload, "variate": tree.subtract(new, own)}, {"own_variate": new}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {**super().template(message), "variate": message["parameters"]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -16,8 +16,7 @@ from fedbolic.federated.contract.classifier_method import ClassifierMethod, shar
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.rounds.ridge_head import HeadExchange
-from fedbolic.nn.network.classifier import CosineHead, classifier
-from fedbolic.nn.network.model import Model
+from fedbolic.nn.network.classifier import CosineHead
 from fedbolic.optim import SGD, Optimizer
 
 WEIGHT = "head.weight"
@@ -56,6 +55,8 @@ class SphereFed(ClassifierMethod):
     closed_form_head: bool = True
     ridge: float = 1e-4
 
+    head_type = CosineHead
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.at_least(1 + self.closed_form_head, rounds=self.rounds)
@@ -74,10 +75,6 @@ class SphereFed(ClassifierMethod):
         return HeadExchange(self, self.ridge, shape=(width, num_classes), place=_with_head)
 
     @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta, CosineHead)
-
-    @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         return {**super().init(meta, rng), "round": 0}
 
@@ -93,7 +90,7 @@ class SphereFed(ClassifierMethod):
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {**super().template(message), "delta": _body(message["parameters"])}
+        return {"delta": _body(message["parameters"]), "buffers": message["buffers"]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

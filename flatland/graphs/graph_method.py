@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -80,6 +80,11 @@ class GraphMethod(GradientMethod):
     sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
     proximal: float = 0.0
     weights: Literal["size", "uniform"] = "size"
+
+    models: ClassVar[Literal["global", "both"]] = "global"
+    """Models that are scored, by which a method declines to be fine-tuned."""
+
+    payload_like: ClassVar[dict[str, str | None]] = {"delta": "parameters"}
 
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
@@ -236,10 +241,6 @@ class GraphMethod(GradientMethod):
         return Update(payload, self.weight(client), metrics), client_state
 
     @override
-    def template(self, message: Tree) -> Tree:
-        return {"delta": message["parameters"]}
-
-    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         parameters = tree.add(server_state["parameters"], total.payload["delta"])
         return {**server_state, "parameters": parameters}
@@ -285,8 +286,8 @@ class GraphMethod(GradientMethod):
 
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> "GraphMethod | None":
-        if "shared" not in self.sharing.values():
-            return None  # training was already local
+        if self.models != "global" or "shared" not in self.sharing.values():
+            return None  # every client is scored with its own model already
         local = dataclasses.replace(self.local, epochs=epochs)
         return dataclasses.replace(self, local=local, lr=lr or self.lr)
 

@@ -190,6 +190,8 @@ class AdaFgl(GraphMethod):
     propagation: PersonalPropagation = PersonalPropagation()
     personal_share: float = 0.4
 
+    models = "both"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(personal_share=self.personal_share)
@@ -233,10 +235,6 @@ class AdaFgl(GraphMethod):
         if message["round"] <= self.num_common:  # no perceptron is trained yet
             return super().evaluate(message, client, client_state, rng)
         return self.phase(message).evaluate(message, client, client_state, rng)
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> None:
-        return None  # every client is scored with its personal model already
 
 
 @dataclass(frozen=True)

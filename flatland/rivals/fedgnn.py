@@ -88,6 +88,8 @@ class FedGnn(GraphMethod):
                 f"server, got {self.sharing.get(NEIGHBOUR_TABLE)!r}"
             )
 
+    payload_like = GraphMethod.payload_like | {"sums": "sums", "counts": "counts"}
+
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         if self.noise:
@@ -189,14 +191,6 @@ class FedGnn(GraphMethod):
             places.append(torch.randint(self.network.num_buckets, (self.pseudo,), generator=draws))
             normal.append(torch.randn(self.pseudo, like.shape[-1], generator=draws))
         return torch.stack(places).to(like.device), torch.stack(normal).to(like)
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {
-            "delta": message["parameters"],
-            "sums": message["sums"],
-            "counts": message["counts"],
-        }
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -15,18 +15,17 @@ from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, GraphSplit
-from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.update import AggregatedUpdate
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod, examples_of
 from flatland.graphs.weak_cache import WeakCache
-from flatland.rivals.personal_means import network_of, with_means, without_means
+from flatland.rivals.personal_means import PersonalMeans
 
 MomentKind = Literal["raw", "central", "both"]
 
 
 @dataclass(frozen=True)
-class FedGta(GraphMethod):
+class FedGta(PersonalMeans, GraphMethod):
     r"""Topology-aware averaging: each client receives a mean over clients with similar moments.
 
     After its local steps, a client propagates soft labels over its graph, without parameters:
@@ -102,17 +101,9 @@ class FedGta(GraphMethod):
                 f"{type(self.network).__name__} does not: use a plain graph network"
             )
 
-    aggregator = Gather()
-
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        server_state = without_means(super().init(meta, rng), self.sharing)
-        return {**server_state, "num_classes": meta.num_classes}
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        message = network_of(server_state, client_id)
-        return {**message, "num_classes": server_state["num_classes"]}
+        return {**super().init(meta, rng), "num_classes": meta.num_classes}
 
     @override
     def additions(
@@ -160,7 +151,7 @@ class FedGta(GraphMethod):
         confidences = torch.stack([one["confidence"] for one in sent]).double()
         shares = averaging_weights(moments, confidences, threshold=self.threshold)
         common = confidences / confidences.sum()
-        return with_means(server_state, total, shares=shares, common=common)
+        return self.with_means(server_state, total, shares=shares, common=common)
 
 
 def propagated(

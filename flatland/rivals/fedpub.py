@@ -15,7 +15,6 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
 from fedbolic.data.graphs.graph import simple_edges
-from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.nn.network.model import Model
@@ -28,7 +27,7 @@ from flatland.graphs.model import (
     SpaceLinear,
     widths_of,
 )
-from flatland.rivals.personal_means import network_of, with_means, without_means
+from flatland.rivals.personal_means import PersonalMeans
 
 MASKS: Sharing = {"*.mask": "personal", "*": "shared"}
 """Sharing table of FED-PUB: masks stay at the client, everything else is shared."""
@@ -105,7 +104,7 @@ class GraphEmbedding(nn.Module):
 
 
 @dataclass(frozen=True)
-class FedPub(GraphMethod):
+class FedPub(PersonalMeans, GraphMethod):
     r"""Similarity-weighted averaging of client models, with private masks.
 
     The server keeps a separate model for each client. Every client embeds the same random graph
@@ -155,16 +154,6 @@ class FedPub(GraphMethod):
         super().__post_init__()
         check.not_negative(temperature=self.temperature, sparsity=self.sparsity)
 
-    aggregator = Gather()
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        return without_means(super().init(meta, rng), self.sharing)
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return network_of(server_state, client_id)
-
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = super().received(message, client, client_state)
@@ -207,7 +196,7 @@ class FedPub(GraphMethod):
         embeddings = torch.stack([one["embedding"] for one in total.payload.values()])
         shares = similarity(embeddings.double(), self.temperature)
         common = torch.full_like(shares[0], 1 / len(shares))
-        return with_means(server_state, total, shares=shares, common=common)
+        return self.with_means(server_state, total, shares=shares, common=common)
 
 
 def similarity(

@@ -71,6 +71,8 @@ class FedSagePlus(GraphMethod):
     network: GCN = GCN()
     generator: NeighbourGenerator = field(default_factory=NeighbourGenerator)
 
+    unsent = "generators", "gradients"
+
     @property
     def num_stages(self) -> int:
         """Number of exchanges before the first round."""
@@ -93,10 +95,6 @@ class FedSagePlus(GraphMethod):
         logger.info("FedSage+ adds noise that no ledger counts: it claims no epsilon")
         server_state = super().init(meta, rng)
         return {**server_state, "stage": 0, "generators": {}, "gradients": {}}
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {n: server_state[n] for n in ("parameters", "buffers", "seed", "stage")}
 
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

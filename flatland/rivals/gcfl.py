@@ -140,11 +140,8 @@ class Gcfl(GraphMethod):
         return local, context
 
     @override
-    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        return self.noted_step(local, gradients, context, num_batch_axes=0)
-
-    def noted_step(
-        self, local: Tree, gradients: Params, context: Tree, *, num_batch_axes: int
+    def step(
+        self, local: Tree, gradients: Params, context: Tree, *, num_batch_axes: int = 0
     ) -> Tree:
         """A step that notes the norm of the gradient, of one client or of several.
 
@@ -181,54 +178,29 @@ class Gcfl(GraphMethod):
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         updates = {int(i): flattened(of["delta"]) for i, of in total.payload.items()}
-        norms = self._norms(server_state, total)
-        largest = max(float(update.norm()) for update in updates.values())
-        unit = server_state["unit"] or largest
+        norms = _windows(server_state["norms"], total, self.affinity.window)
+        unit = server_state["unit"] or max(float(update.norm()) for update in updates.values())
         current = server_state["round"] + 1
         clusters: list[Tree] = []
         for cluster in server_state["clusters"].values():
             members = cluster["members"].tolist()
-            present = [i for i in members if i in updates]
             parts = [members]
-            if len(present) == len(members) and current > self.warmup:
+            if current > self.warmup and all(i in updates for i in members):
                 own = torch.stack([updates[i] for i in members])
-                shares = self._shares(server_state, members)
-                if self.bounded_mean == "uniform":
-                    shares = torch.full_like(shares, 1 / len(shares))
-                if self._is_divided(own, shares, unit):
-                    parts = self._parts(members, own, norms, server_state)
+                parts = self._parts(members, own, norms, server_state, unit)
             if len(parts) > 1:
                 logger.info("round %d: a cluster is split into %s and %s", current, *parts)
                 others = norms.items() if self.forgets == "split" else ()
                 norms = {i: values for i, values in others if int(i) not in members}
             for part in parts:
-                moved = self._moved(cluster["parameters"], part, server_state, total)
+                moved = cluster["parameters"]
+                if present := [i for i in part if i in updates]:
+                    deltas = [total.payload[str(i)]["delta"] for i in present]
+                    shares = _shares(server_state["sizes"], present, self.weights)
+                    moved = _moved(cluster["parameters"], deltas, shares)
                 clusters.append({"members": torch.tensor(part), "parameters": moved})
         named = {str(place): cluster for place, cluster in enumerate(clusters)}
         return {**server_state, "clusters": named, "norms": norms, "unit": unit, "round": current}
-
-    def _norms(self, server_state: Tree, total: AggregatedUpdate) -> dict[str, Tensor]:
-        """Gradient norms that every client has sent, at most those of the window."""
-        known: dict[str, Tensor] = dict(server_state["norms"])
-        if self.affinity.window:
-            for i, payload in total.payload.items():
-                newest = payload[NORM].double().reshape(1)
-                earlier = [known[i]] if i in known else []
-                known[i] = torch.cat([*earlier, newest])[-self.affinity.window :].clone()
-        return known
-
-    def _shares(self, server_state: Tree, clients: Sequence[int]) -> Tensor:
-        """Weights of some clients in their mean, with the sum 1."""
-        sizes = server_state["sizes"].tolist()
-        weights = [sizes[i] if self.weights == "size" else 1 for i in clients]
-        return torch.tensor(weights, dtype=torch.float64) / sum(weights)
-
-    def _is_divided(self, updates: Tensor, shares: Tensor, unit: float) -> bool:
-        """True if a cluster has more than two clients and meets both bounds."""
-        scale = unit if self.units == "first round" else 1.0
-        mean, largest = (shares.to(updates) @ updates).norm(), updates.norm(dim=1).max()
-        small = bool(mean < self.mean_bound * scale)
-        return len(updates) > 2 and small and bool(largest > self.largest_bound * scale)
 
     def _parts(
         self,
@@ -236,11 +208,23 @@ class Gcfl(GraphMethod):
         updates: Tensor,
         norms: dict[str, Tensor],
         server_state: Tree,
+        unit: float,
     ) -> list[list[int]]:
-        """Both sides of the minimum cut of a cluster; one side if a window is not full yet."""
+        """Both sides of the minimum cut of a cluster of which all answered, or all of it.
+
+        It is cut if it has more than two clients, meets both bounds and has full windows.
+        """
+        shares = _shares(server_state["sizes"], members, self.weights)
+        if self.bounded_mean == "uniform":
+            shares = torch.full_like(shares, 1 / len(shares))
+        scale = unit if self.units == "first round" else 1.0
+        mean, largest = (shares.to(updates) @ updates).norm(), updates.norm(dim=1).max()
+        small = bool(mean < self.mean_bound * scale)
+        divided = len(members) > 2 and small and bool(largest > self.largest_bound * scale)
         everyone = range(len(server_state["sizes"]))
         awaited = members if self.forgets == "split" else everyone
-        if any(len(norms.get(str(i), ())) < self.affinity.window for i in awaited):
+        full = all(len(norms.get(str(i), ())) >= self.affinity.window for i in awaited)
+        if not (divided and full):
             return [list(members)]
         sequences = updates.new_zeros(len(members), 0)
         if self.affinity.window:
@@ -248,26 +232,33 @@ class Gcfl(GraphMethod):
         sides = minimum_cut(self.affinity.matrix(updates, sequences))
         return [[members[place] for place in side] for side in sides]
 
-    def _moved(
-        self,
-        parameters: Params,
-        members: Sequence[int],
-        server_state: Tree,
-        total: AggregatedUpdate,
-    ) -> Params:
-        """Parameters of a cluster after the mean update of those who answered."""
-        present = [i for i in members if str(i) in total.payload]
-        if not present:
-            return parameters
-        shares = self._shares(server_state, present)
-        deltas = [total.payload[str(i)]["delta"] for i in present]
-        mean = {
-            name: torch.tensordot(
-                shares.to(x.device), torch.stack([delta[name] for delta in deltas]).double(), dims=1
-            ).to(x.dtype)
-            for name, x in parameters.items()
-        }
-        return tree.add(parameters, mean)
+
+def _windows(known: dict[str, Tensor], total: AggregatedUpdate, window: int) -> dict[str, Tensor]:
+    """Gradient norms that every client has sent, at most those of a window."""
+    known = dict(known)
+    for i, payload in total.payload.items() if window else ():
+        newest = payload[NORM].double().reshape(1)
+        earlier = [known[i]] if i in known else []
+        known[i] = torch.cat([*earlier, newest])[-window:].clone()
+    return known
+
+
+def _shares(sizes: Tensor, clients: Sequence[int], weights: str) -> Tensor:
+    """Weights of some clients in their mean, with the sum 1."""
+    of_all = sizes.tolist()
+    chosen = [of_all[i] if weights == "size" else 1 for i in clients]
+    return torch.tensor(chosen, dtype=torch.float64) / sum(chosen)
+
+
+def _moved(parameters: Params, deltas: Sequence[Params], shares: Tensor) -> Params:
+    """Parameters of a cluster after the mean update of those who answered."""
+    mean = {
+        name: torch.tensordot(
+            shares.to(x.device), torch.stack([delta[name] for delta in deltas]).double(), dims=1
+        ).to(x.dtype)
+        for name, x in parameters.items()
+    }
+    return tree.add(parameters, mean)
 
 
 def flattened(delta: Params) -> Tensor:

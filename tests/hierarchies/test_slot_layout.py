@@ -13,6 +13,7 @@ from fedbolic.federated import Cohort
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.hierarchies import SlotLayout
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights
+from fedbolic.hierarchies.slot_layout import ledger_of_counts
 from fedbolic.remote.accounts import PrivacyAccounts
 from tests.federated.simple_method import assert_same, train
 from tests.hierarchies.forests import federation
@@ -152,8 +153,11 @@ def test_the_noise_is_discrete_laplace_of_one_leaf(monkeypatch):
     assert scales == [(2.0, 4)] * 2
     assert states[-1].server_state["counts"].tolist() == [[1, 2, 1, 1], [1, 1, 1, 1]]
     assert [row.value for row in rows if row.name == "privacy/epsilon"] == [0.5]
-    assert COUNTED.ledger.epsilon(1) == 0.5
-    assert "of one leaf that is in the hierarchy or is not" in str(COUNTED.ledger)
+    ledger = ledger_of_counts(COUNTED.epsilon)
+    assert ledger.epsilon(1) == 0.5
+    assert "of one leaf that is in the hierarchy or is not" in str(
+        ledger_of_counts(COUNTED.epsilon)
+    )
 
 
 def test_one_leaf_changes_one_count_by_one_at_most():

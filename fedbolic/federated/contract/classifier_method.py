@@ -1,10 +1,12 @@
 """Base of methods that train one classifier on all clients by gradient steps."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
@@ -19,7 +21,15 @@ from fedbolic.federated.aggregators.update import (
 )
 from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.contract.sharing import (
+    Assembly,
+    Sharing,
+    assemble,
+    check_patterns,
+    select_kind,
+)
 from fedbolic.federated.contract.traits import Traits
+from fedbolic.manifolds.manifold import Manifold
 from fedbolic.nn.network.backbone import MLP, Backbone
 from fedbolic.nn.network.classifier import classifier
 from fedbolic.nn.network.model import Model
@@ -93,6 +103,27 @@ class ClassifierMethod(GradientMethod):
     models: ClassVar[Literal["global", "both", "personal"]] = "global"
     """Models that are scored: the server's, also one of each client, or the clients' alone."""
 
+    head_type: ClassVar[type[nn.Module]] = nn.Linear
+    """The head, from the numbers of features and classes."""
+
+    sharing: ClassVar[Sharing] = {}
+    """Shared, personal and fixed parameters and buffers by name; empty if all are shared.
+
+    Otherwise the server's state has the ``seed`` of what is not sent.
+    """
+
+    spaces: ClassVar[Mapping[str, Manifold]] = {}
+    """Manifolds of those parameters whose rows are points."""
+
+    counted: ClassVar[Mapping[str, str]] = {}
+    """Metrics that are shares of all visits, each with the buffer that counts in a round."""
+
+    counts_steps: ClassVar[bool] = False
+    """True if ``local`` counts the steps of a round, as ``num_steps`` in float64."""
+
+    unsent = ("optimizer",)
+    payload_like: ClassVar[dict[str, str | None]] = {"delta": "parameters", "buffers": "buffers"}
+
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
         check.positive(lr=self.lr)
@@ -100,7 +131,7 @@ class ClassifierMethod(GradientMethod):
     @property
     @override
     def traits(self) -> Traits:
-        common = self.models != "personal"
+        common = self.models != "personal" and "personal" not in self.sharing.values()
         return dataclasses.replace(super().traits, learns_from=LabelledSplit, global_model=common)
 
     def weight(self, client: Client) -> float:
@@ -109,12 +140,18 @@ class ClassifierMethod(GradientMethod):
 
     @override
     def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta)
+        return classifier(self.backbone, meta, self.head_type)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        parameters, buffers = self.model(meta).init(rng.at("model").number())
-        return self.server_state(parameters, buffers)
+        seed = rng.at("model").number()
+        parameters, buffers = self.model(meta).init(seed)
+        if not self.sharing:
+            return self.server_state(parameters, buffers)
+        shared = (select_kind(x, self.sharing, "shared") for x in (parameters, buffers))
+        server_state = {**self.server_state(*shared), "seed": seed}
+        check_patterns(self.sharing, parameters | buffers)
+        return server_state
 
     def server_state(self, parameters: Params, buffers: Params) -> Tree:
         """The server's initial state, from the values that are sent to clients."""
@@ -122,24 +159,32 @@ class ClassifierMethod(GradientMethod):
         return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
 
     @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: value for name, value in server_state.items() if name != "optimizer"}
-
-    @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        parameters, buffers = message["parameters"], message["buffers"]
-        return self.local_state(parameters, buffers), shared_context(parameters)
+        received = message["parameters"]
+        values = Assembly(received, {}, message["buffers"])
+        if self.sharing:
+            values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
+        device = client.no_inputs.device
+        counts = {name: torch.zeros((), device=device) for name in self.counted.values()}
+        local = self.local_state(values.trained, {**values.buffers, **counts})
+        if self.counts_steps:
+            local["num_steps"] = torch.zeros((), dtype=torch.float64, device=device)
+        return local, shared_context(received, values.fixed)
 
     def local_state(self, parameters: Params, buffers: Params) -> Tree:
         """``local`` before the first step."""
         optimizer = self.optimizer.init(parameters)
         return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
 
+    def network_parameters(self, parameters: Params, context: Tree) -> Params:
+        """Parameters of the network, from those in training; by default with the fixed ones."""
+        return {**parameters, **context["shared"]["fixed"]}
+
     @override
     def loss(
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
-        parameters = {**parameters, **context["shared"]["fixed"]}
+        parameters = self.network_parameters(parameters, context)
         logits, buffers = model(parameters, buffers, batch["x"], training=True)
         return self.losses(logits, batch["y"]), buffers
 
@@ -150,9 +195,15 @@ class ClassifierMethod(GradientMethod):
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         parameters, optimizer = self.optimizer.step(
-            local["parameters"], gradients, local["optimizer"], lr=self.lr, donate=True
+            local["parameters"],
+            gradients,
+            local["optimizer"],
+            lr=self.lr,
+            spaces=self.spaces or None,
+            donate=True,
         )
-        return {**local, "parameters": parameters, "optimizer": optimizer}
+        count = {"num_steps": local["num_steps"] + 1} if self.counts_steps else {}
+        return {**local, "parameters": parameters, "optimizer": optimizer, **count}
 
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         """``(payload, client_state)`` after the last step, from tensors alone.
@@ -164,16 +215,24 @@ class ClassifierMethod(GradientMethod):
         global_parameters = context["shared"]["global_parameters"]
         trained = {name: local["parameters"][name] for name in global_parameters}
         delta = tree.subtract_(trained, global_parameters)
-        return {"delta": delta, "buffers": local["buffers"]}, {}
+        counts = self.counted.values()
+        buffers = {name: x for name, x in local["buffers"].items() if name not in counts}
+        if not self.sharing:
+            return {"delta": delta, "buffers": buffers}, {}
+        personal = {
+            kind: select_kind(values, self.sharing, "personal")
+            for kind, values in (("parameters", local["parameters"]), ("buffers", buffers))
+        }
+        sent = select_kind(buffers, self.sharing, "shared")
+        return {"delta": delta, "buffers": sent}, personal if any(personal.values()) else {}
 
     def counts(self, local: Tree) -> Params:
-        """Counts of visits to examples, recorded as fractions of all visits; by default empty.
+        """Counts of visits to examples, by the metrics that ``counted`` names.
 
         Args:
             local: ``local`` of one client, or of several with a leading axis.
         """
-        del local
-        return {}
+        return {metric: local["buffers"][name] for metric, name in self.counted.items()}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
@@ -183,30 +242,26 @@ class ClassifierMethod(GradientMethod):
         return Update(payload, self.weight(client), metrics), client_state
 
     @override
-    def template(self, message: Tree) -> Tree:
-        return {"delta": message["parameters"], "buffers": message["buffers"]}
-
-    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         parameters, optimizer = self.server_optimizer.step(
             server_state["parameters"], total.payload["delta"], server_state["optimizer"]
         )
-        buffers = total.payload["buffers"]
+        inside = {name: space.projx(parameters[name]) for name, space in self.spaces.items()}
         return {
             **server_state,
-            "parameters": parameters,
-            "buffers": buffers,
+            "parameters": {**parameters, **inside},
+            "buffers": total.payload["buffers"],
             "optimizer": optimizer,
         }
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        parameters = self.network_parameters(local["parameters"], context)
         return model(parameters, local["buffers"], batch["x"])[0]
 
     @override
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        parameters = self.network_parameters(local["parameters"], context)
         return super().features(model, {**local, "parameters": parameters}, batch, context)
 
     @override

@@ -2,7 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
+import torch
 from typing_extensions import override
 
 from fedbolic.core.rng import Rng
@@ -35,6 +37,15 @@ class Method(ABC):
     traits: Traits = Traits()
     """Traits of this method, or of this exchange of it."""
 
+    unsent: ClassVar[tuple[str, ...]] = ()
+    """Entries of the server's state that no client is sent."""
+
+    payload_like: ClassVar[dict[str, str | None]] = {}
+    """Entries of a payload, each with the entry of the message that has its form, if it is sent.
+
+    ``None`` stands for a number in float64. Empty if the form may vary.
+    """
+
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
         """Initial server state.
@@ -55,7 +66,7 @@ class Method(ABC):
         return server_state
 
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        """Message from the server to one client; by default the server state.
+        """Message from the server to one client; by default the server state but ``unsent``.
 
         Args:
             server_state: Current server state.
@@ -63,7 +74,9 @@ class Method(ABC):
                 server's own test set.
         """
         del client_id
-        return server_state
+        if not self.unsent:
+            return server_state
+        return {name: value for name, value in server_state.items() if name not in self.unsent}
 
     @abstractmethod
     def local_update(
@@ -82,10 +95,13 @@ class Method(ABC):
         """Tree with the names, shapes and dtypes of a valid payload; ``None`` if they may vary.
 
         An update of any other form is rejected, so the template declares everything that a payload
-        may hold.
+        may hold; by default what ``payload_like`` says.
         """
-        del message
-        return None
+        if not self.payload_like:
+            return None
+        number = torch.zeros((), dtype=torch.float64)
+        given = {**message, None: number}
+        return {name: given[of] for name, of in self.payload_like.items() if of in given}
 
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
         """Reason why no honest client could send a payload; ``None`` if one could.

@@ -107,6 +107,14 @@ class NestedMethod(WrappingMethod):
         return {**server_state, self.part: self.method.admit(server_state[self.part], sizes)}
 
     @override
+    def template(self, message: Tree) -> Tree | None:
+        return self.method.template(self.unwrapped(message, {})[0])
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return self.method.find_fault(self.unwrapped(message, {})[0], payload, norm)
+
+    @override
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
@@ -156,6 +164,8 @@ class DelegatedSteps(WrappingMethod, GradientMethod):
     loss = of_inner("loss")
     step = of_inner("step")
     finish = of_inner("finish")
+    template = of_inner("template")
+    find_fault = of_inner("find_fault")
     predict = of_inner("predict")
     features = of_inner("features")
     fine_tuning = of_inner("fine_tuning")

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy
@@ -11,11 +12,14 @@ import torch
 from jaxtyping import Float64, UInt64
 from numpy import ndarray
 from torch import Tensor
+from typing_extensions import override
 
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
+from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.integers import IntegerDraws
 
 _KEY_BYTES = 32
@@ -153,3 +157,23 @@ def check_keys(source: SystemKeys) -> None:
             f"the keys of the noise come from {source}, which a server may know as well, so that "
             "it can subtract the noise: leave noise out"
         )
+
+
+class KeyedNoise(Reporting):
+    """Base next to ``Method`` of methods whose clients may add noise, by keys of a source."""
+
+    noise: Any
+    """Source of the keys; another object than :class:`SystemKeys` has none."""
+
+    traits: Traits
+
+    def check_deployed(self, *, summed: int = 1) -> None:
+        """Refuse keys that a server may know, if the noise protects a unit of privacy."""
+        del summed
+        if self.traits.privacy_unit is not None and isinstance(self.noise, SystemKeys):
+            check_keys(self.noise)
+
+    @override
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        known = server_state.get("epsilon")
+        return {} if known is None else {"privacy/epsilon": known}

@@ -32,6 +32,10 @@ class FineTuningPhase(DelegatedSteps):
         return Update({}, weight=float(client.size), metrics=scores), {}
 
     @override
+    def template(self, message: Tree) -> Tree:
+        return {}
+
+    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         return server_state
 

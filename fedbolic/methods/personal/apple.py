@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
@@ -17,7 +16,6 @@ from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.sharing import own_model
-from fedbolic.nn.network.model import Model
 
 RELATIONS = "relations"
 """Name of the coefficients, which are trained together with a client's core model."""
@@ -107,7 +105,8 @@ class Apple(ClassifierMethod):
         own = {"itself": itself, "core": begin}
         return self.local_state(local, buffers), {"shared": shared, "own": own}
 
-    def _combined(self, parameters: Params, context: Tree) -> Params:
+    @override
+    def network_parameters(self, parameters: Params, context: Tree) -> Params:
         """The client's combination of its own core model and the received ones of the others."""
         of_itself = parameters[RELATIONS] * context["own"]["itself"]
         of_others, own = parameters[RELATIONS] - of_itself, of_itself.sum()
@@ -115,14 +114,6 @@ class Apple(ClassifierMethod):
             name: own * parameters[name] + torch.tensordot(of_others, cores, dims=1)
             for name, cores in context["shared"]["cores"].items()
         }
-
-    @override
-    def loss(
-        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
-    ) -> tuple[Tensor, Params]:
-        combined = self._combined(parameters, context)
-        logits, buffers = model(combined, buffers, batch["x"], training=True)
-        return self.losses(logits, batch["y"]), buffers
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
@@ -149,8 +140,3 @@ class Apple(ClassifierMethod):
             for name, delta in total.payload[str(client_id)]["delta"].items():
                 cores[name][client_id] += delta
         return {**server_state, "cores": cores, "round": server_state["round"] + 1}
-
-    @override
-    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        combined = self._combined(local["parameters"], context)
-        return model(combined, local["buffers"], batch["x"])[0]

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
-from fedbolic.data.contract.client import HOLDOUT, Client
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import (
     ClassifierMethod,
     shared_context,
@@ -95,10 +95,6 @@ class Ditto(ClassifierMethod):
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Features of the global model, since personal features are not comparable."""
         return super().features(model, _of(COMMON, local), batch, context)
-
-    @override
-    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        return self.start(message, client, {} if client.id == HOLDOUT else client_state)
 
 
 def _of(prefix: str, local: Tree) -> Tree:

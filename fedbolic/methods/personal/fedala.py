@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
-from fedbolic.nn.network.model import Model
+from fedbolic.methods.personal.stages import StagedSteps
 
 HEAD, SHARE = "head.", "share."
 """Prefixes of the mixed parameters, and of the learned shares of the global ones in them."""
 
 
 @dataclass(frozen=True)
-class FedALA(ClassifierMethod):
+class FedALA(StagedSteps, ClassifierMethod):
     r"""Federated averaging whose clients begin with a learned mixture of two heads.
 
     .. math::
@@ -57,12 +56,11 @@ class FedALA(ClassifierMethod):
     share_steps: float = 0.2
 
     models = "both"
+    stage = SHARE, "share_steps"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(share_lr=self.share_lr)
-        if not 0 < self.share_steps < 1:
-            raise ValueError(f"share_steps must lie in (0, 1), got {self.share_steps}")
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -78,20 +76,14 @@ class FedALA(ClassifierMethod):
         return self.local_state(trained, message["buffers"]), {**context, "own": {"head": own}}
 
     @override
-    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
-        """No random numbers, but for every step whether it learns the shares."""
-        return {"learns_shares": torch.arange(num_steps) < round(self.share_steps * num_steps)}
-
-    @override
-    def loss(
-        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
-    ) -> tuple[Tensor, Params]:
-        learns = batch["learns_shares"]
-        in_training = {
-            name: torch.where(learns == name.startswith(SHARE), value, value.detach())
-            for name, value in parameters.items()
-        }
-        return super().loss(model, _mixed(in_training, context), buffers, batch, context)
+    def network_parameters(self, parameters: Params, context: Tree) -> Params:
+        """The body, and the mixture of both heads with what was trained on top of it."""
+        received, own = context["shared"]["global_parameters"], context["own"]["head"]
+        mixed = {name: value for name, value in parameters.items() if not name.startswith(SHARE)}
+        for name, share in tree.part(parameters, SHARE).items():
+            ours, whole = own[name], HEAD + name
+            mixed[whole] = ours + (received[whole] - ours) * share + parameters[whole]
+        return mixed
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
@@ -105,23 +97,7 @@ class FedALA(ClassifierMethod):
 
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
-        trained = _mixed(local["parameters"], context)
+        trained = self.network_parameters(local["parameters"], context)
         payload, _ = super().outcome({**local, "parameters": tree.clone(trained)}, context)
         shares = tree.part(local["parameters"], SHARE)
         return payload, {"head": tree.part(trained, HEAD), "shares": shares}
-
-    @override
-    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        """Logits of the mixture, which is the global model on the server's test set."""
-        mixed = {**local, "parameters": _mixed(local["parameters"], context)}
-        return super().predict(model, mixed, batch, context)
-
-
-def _mixed(parameters: Params, context: Tree) -> Params:
-    """The body, and the mixture of both heads with what was trained on top of it."""
-    received, own = context["shared"]["global_parameters"], context["own"]["head"]
-    mixed = {name: value for name, value in parameters.items() if not name.startswith(SHARE)}
-    for name, share in tree.part(parameters, SHARE).items():
-        ours, whole = own[name], HEAD + name
-        mixed[whole] = ours + (received[whole] - ours) * share + parameters[whole]
-    return mixed

@@ -1,6 +1,7 @@
 """FedAMP: every client's model is drawn to those that are near it already."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from typing_extensions import override
@@ -56,6 +57,7 @@ class FedAMP(ClassifierMethod):
 
     weights = "uniform"
     models = "personal"
+    payload_like: ClassVar = {"delta": "mean"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,10 +105,6 @@ class FedAMP(ClassifierMethod):
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         delta = tree.subtract(local["parameters"], context["own"]["mean"])
         return {"delta": delta}, {kind: local[kind] for kind in ("parameters", "buffers")}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {"delta": message["mean"]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

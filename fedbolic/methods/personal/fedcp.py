@@ -8,10 +8,9 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from fedbolic.core import check, tree
-from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
-from fedbolic.nn.network.classifier import classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
@@ -81,14 +80,11 @@ class FedCP(ClassifierMethod):
     discrepancy: float = 1.0
 
     models = "personal"
+    head_type = PolicyHead
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(discrepancy=self.discrepancy)
-
-    @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta, PolicyHead)
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

@@ -58,6 +58,7 @@ class FedDBE(ClassifierMethod):
     momentum: float = 0.1
 
     models = "both"
+    payload_like = ClassifierMethod.payload_like | {RUNNING: "consensus"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,10 +99,6 @@ class FedDBE(ClassifierMethod):
         payload, _ = super().outcome({**local, "buffers": buffers}, context)
         sent = local["buffers"][RUNNING] * (1 - context["shared"]["known"])
         return {**payload, RUNNING: sent}, {BIAS: local["parameters"][BIAS]}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {**super().template(message), RUNNING: message["consensus"]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -1,6 +1,7 @@
 """FedMTL: separate models for all clients, regularised towards their mean."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -55,6 +56,7 @@ class FedMTL(ClassifierMethod):
 
     weights = "uniform"
     models = "personal"
+    payload_like: ClassVar = {"delta": "mean"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,10 +90,6 @@ class FedMTL(ClassifierMethod):
         delta = tree.subtract(local["parameters"], context["own"]["begin"])
         kept = {kind: local[kind] for kind in ("parameters", "buffers")}
         return {"delta": delta}, kept
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {"delta": message["mean"]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

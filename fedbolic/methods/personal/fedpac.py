@@ -21,6 +21,7 @@ from fedbolic.federated.aggregators.update import (
 )
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
 from fedbolic.federated.scores.score import chunks
+from fedbolic.methods.personal.stages import StagedSteps
 from fedbolic.nn.network.classifier import features_and_logits
 from fedbolic.nn.network.model import Model
 
@@ -28,7 +29,7 @@ _HEAD = "head."  # prefix of the parameters that are combined for every client b
 
 
 @dataclass(frozen=True)
-class FedPAC(ClassifierMethod):
+class FedPAC(StagedSteps, ClassifierMethod):
     r"""Personalisation with feature alignment and classifier collaboration.
 
     .. math::
@@ -73,8 +74,6 @@ class FedPAC(ClassifierMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(alignment=self.alignment)
-        if not 0 < self.head_share < 1:
-            raise ValueError(f"head_share must lie in (0, 1), got {self.head_share}")
 
     aggregator = Gather()
 
@@ -111,20 +110,11 @@ class FedPAC(ClassifierMethod):
         return local, {"shared": shared, "own": {"received": own}}
 
     @override
-    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
-        """No random numbers, but for every step whether it trains the head."""
-        return {"trains_head": torch.arange(num_steps) < round(self.head_share * num_steps)}
-
-    @override
     def loss(
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
-        shared, y, trains_head = context["shared"], batch["y"], batch["trains_head"]
-        in_training = {
-            name: torch.where(trains_head == name.startswith(_HEAD), value, value.detach())
-            for name, value in parameters.items()
-        }
-        given = in_training, buffers, batch["x"]
+        shared, y = context["shared"], batch["y"]
+        given = self.in_training(parameters, batch), buffers, batch["x"]
         z, logits, buffers = features_and_logits(model, *given, training=True)
         distance = (z - shared["prototypes"][y]).square().mean(dim=-1) * shared["known"][y]
         return self.losses(logits, y) + self.alignment * distance, buffers

@@ -1,7 +1,7 @@
 """FedProto: clients with separate models that send class prototypes alone."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ class FedProto(ClassifierMethod):
 
     weights = "uniform"
     models = "personal"
+    payload_like: ClassVar = {"prototypes": "prototypes", "known": "known"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,10 +129,6 @@ class FedProto(ClassifierMethod):
         means = (sums / counts.clamp(min=1).unsqueeze(-1)).to(like.dtype)
         payload = {"prototypes": means, "known": (counts > 0).long()}
         return payload, {kind: local[kind] for kind in ("parameters", "buffers")}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {"prototypes": message["prototypes"], "known": message["known"]}
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:

@@ -1,6 +1,7 @@
 """GPFL: common class embeddings guide generic features, personal features feed a personal head."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -8,19 +9,15 @@ from torch.nn.functional import cosine_similarity, one_hot, relu
 from typing_extensions import override
 
 from fedbolic.core import check, tree
-from fedbolic.core.rng import Rng
-from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
-from fedbolic.federated.contract.sharing import Sharing, assemble, select_kind
-from fedbolic.nn.network.classifier import classifier
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
 CLASS_EMBEDDINGS = "head.embeddings"
 """Name of the class embeddings."""
-
-_SHARING: Sharing = {"head.linear.*": "personal", "*": "shared"}
 
 
 class ConditionalHead(nn.Module):
@@ -96,31 +93,21 @@ class GPFL(ClassifierMethod):
     decay: float = 0.01
 
     models = "personal"
+    head_type = ConditionalHead
+    sharing: ClassVar[Sharing] = {"head.linear.*": "personal", "*": "shared"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(magnitude_weight=self.magnitude_weight, decay=self.decay)
 
     @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta, ConditionalHead)
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        seed = rng.at("model").number()
-        shared = (select_kind(x, _SHARING, "shared") for x in self.model(meta).init(seed))
-        return {**self.server_state(*shared), "seed": seed}
-
-    @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        values = assemble(self.model(client.meta), _SHARING, message, client_state, client)
+        local, context = super().start(message, client, client_state)
         embeddings = message["parameters"][CLASS_EMBEDDINGS]
         labels = one_hot(client.train.all()["y"], client.meta.num_classes).to(embeddings)
         shares = labels.sum(0) / labels.sum().clamp(min=1)
-        context = shared_context(message["parameters"])
-        context["shared"]["condition"] = embeddings.mean(dim=0)
-        local = self.local_state(values.trained, values.buffers)
-        return local, {**context, "own": {"condition": shares @ embeddings}}
+        shared = {**context["shared"], "condition": embeddings.mean(dim=0)}
+        return local, {"shared": shared, "own": {"condition": shares @ embeddings}}
 
     @override
     def loss(
@@ -148,12 +135,6 @@ class GPFL(ClassifierMethod):
         }
         gradients = {n: g + decayed[n] if n in decayed else g for n, g in gradients.items()}
         return super().step(local, gradients, context)
-
-    @override
-    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
-        head = select_kind(local["parameters"], _SHARING, "personal")
-        payload, _ = super().outcome(local, context)
-        return payload, {"parameters": head}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:

@@ -45,6 +45,7 @@ class PerFedAvg(ClassifierMethod):
     personal_lr: float = 0.1
 
     weights = "uniform"
+    counts_steps = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,8 +54,7 @@ class PerFedAvg(ClassifierMethod):
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = super().start(message, client, client_state)
-        steps = torch.zeros((), dtype=torch.int64, device=client.no_inputs.device)
-        return {**local, "common": message["parameters"], "num_steps": steps}, context
+        return {**local, "common": message["parameters"]}, context
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:

@@ -55,6 +55,7 @@ class PFedMe(ClassifierMethod):
     server_lr: float = 1.0
 
     weights = "uniform"
+    counts_steps = True
     models = "both"
 
     def __post_init__(self) -> None:
@@ -70,8 +71,7 @@ class PFedMe(ClassifierMethod):
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = super().start(message, client, client_state)
-        steps = torch.zeros((), dtype=torch.int64, device=client.no_inputs.device)
-        return {**local, "local_model": message["parameters"], "num_steps": steps}, context
+        return {**local, "local_model": message["parameters"]}, context
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
