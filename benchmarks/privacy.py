@@ -37,6 +37,7 @@ from fedbolic.federated.privacy.points import (
     PrivateMean,
     TangentMean,
     mean_sensitivity,
+    necessary_epsilon,
 )
 from fedbolic.manifolds import Lorentz, frechet_mean
 from fedbolic.methods import FedAvg
@@ -164,7 +165,8 @@ def means_table(draws: int = 40) -> None:
     """Print where the two private means cross, next to the floor of the Laplace mechanism."""
     space = Lorentz(c=1.0)
     names = (
-        *("floor of epsilon", "Laplace is better from epsilon"),
+        *("floor of epsilon", "needed for an error of 1/4 by any mechanism without delta"),
+        "Laplace is better from epsilon",
         *("error at epsilon 8 in radii: Laplace", "tangents"),
     )
     print("\n**Private means**\n\n" + head("dimension, points", *names))
@@ -176,7 +178,8 @@ def means_table(draws: int = 40) -> None:
         cells = [f"{x:.4f}" if x else "refused" for x in found]
         better = crossing(space, dim, num, least)
         from_ = f"{better:.2g}" if better < math.inf else "above 100"
-        print(line(f"{dim}, {num}", f"{least:.3g}", from_, *cells))
+        needed = necessary_epsilon(space, dim, num_points=num, radius=1.0, error=0.25)
+        print(line(f"{dim}, {num}", f"{least:.3g}", f"{needed:.2g}", from_, *cells))
 
 
 def main() -> None:

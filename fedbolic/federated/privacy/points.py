@@ -1,8 +1,10 @@
 """Private means of points of a curved space, and clipping in its metric."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import scipy.integrate
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -108,6 +110,66 @@ def mean_sensitivity(radius: float, num_points: int) -> float:
     check.positive(radius=radius)
     check.at_least(1, num_points=num_points)
     return 2 * radius / num_points
+
+
+def necessary_epsilon(
+    space: Lorentz | Poincare, dim: int, *, num_points: int, radius: float, error: float
+) -> float:
+    r"""Epsilon below which no mechanism of delta 0 gives means of an error with probability 1/2.
+
+    .. math::
+        \varepsilon \ge \frac{1}{n} \log \frac{V(r)}{2 V(2 a)}
+        \ge \frac{(m - 1) \sqrt c \, (r - 2 a) - \log 2}{n}, \qquad
+        V(s) = \int_0^s \sinh^{m - 1}(\sqrt c \, t) \, dt
+
+    Proof. Choose as many points of the ball of radius r as fit with distances above 2 a. Balls of
+    radius 2 a around these K points cover it, so :math:`K \ge V(r) / V(2 a)`. Let every data set be
+    n copies of one of them, which is its mean, and let the mechanism be within a of the mean of
+    each with probability 1/2. Two data sets differ in n points, so around any of the K points its
+    probability on the first data set is at least :math:`e^{-n \varepsilon} / 2`. The balls of
+    radius a are disjoint, hence :math:`K e^{-n \varepsilon} / 2 \le 1`. The second bound follows
+    from :math:`(\sinh^{m - 1})' \ge (m - 1) \sinh^{m - 1}`, that is :math:`(\log V)' \ge (m - 1)
+    \sqrt c`.
+
+    Args:
+        space: Space of the points.
+        dim: Its dimension, m, at least 1.
+        num_points: Number of points, n, of which neighbours replace one.
+        radius: Radius of the public ball, r, above 0.
+        error: Error, a, above 0 and below r / 2.
+
+    Raises:
+        ValueError: If a value is out of range.
+
+    References:
+        Hardt and Talwar (2010), for packings, arXiv:0907.3754.
+
+    Example:
+        >>> space = Lorentz(c=1.0)
+        >>> round(necessary_epsilon(space, 50, num_points=100, radius=1.0, error=0.25), 2)
+        0.4
+    """
+    check.at_least(1, dim=dim, num_points=num_points)
+    check.positive(radius=radius, error=error)
+    if 2 * error >= radius:
+        raise ValueError(f"the error must be below half of the radius, {radius / 2}, got {error}")
+    root = float(space.c) ** 0.5
+
+    def log_volume(s: float) -> float:
+        """Logarithm of V(s), by its integrand over its largest value where that is above e^-60."""
+        if root == 0:
+            return dim * math.log(s)  # up to a constant
+        integral, _ = scipy.integrate.quad(
+            lambda t: math.exp((dim - 1) * (_log_sinh(root * t) - _log_sinh(root * s))),
+            *(max(0.0, s - 60 / ((dim - 1) * root)) if dim > 1 else 0.0, s),
+        )
+        return (dim - 1) * _log_sinh(root * s) + math.log(integral)
+
+    return (log_volume(radius) - log_volume(2 * error) - math.log(2)) / num_points
+
+
+def _log_sinh(x: float) -> float:
+    return x + math.log(-math.expm1(-2 * x) / 2) if x > 0 else -math.inf
 
 
 class PrivateMean(ABC):

@@ -3,20 +3,28 @@
 import math
 
 import geoopt
+import mpmath
+import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.optimize import linprog
 
 from fedbolic.federated.accounting.gaussian import gaussian_epsilon
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
-from fedbolic.federated.noise.riemannian_laplace import largest_scale, tangent_of
+from fedbolic.federated.noise.riemannian_laplace import (
+    RiemannianLaplace,
+    largest_scale,
+    tangent_of,
+)
 from fedbolic.federated.privacy.points import (
     LaplaceMean,
     TangentMean,
     clip_points,
     clip_tangents,
     mean_sensitivity,
+    necessary_epsilon,
 )
 from fedbolic.manifolds import Lorentz, Poincare, frechet_mean
 from tests.manifolds.cases import points, tangents
@@ -184,3 +192,56 @@ def test_an_epsilon_that_the_volume_does_not_allow_is_refused_with_the_least_one
 def test_bad_arguments_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize("c", [0.3, 4.0])
+@pytest.mark.parametrize(("dim", "radius", "error"), [(1, 1.0, 0.2), (2, 3.0, 1.0), (50, 9.0, 0.1)])
+def test_the_necessary_epsilon_is_that_of_the_volumes(dim, radius, error, c):
+    def volume(s):
+        return mpmath.quad(
+            lambda t: mpmath.sinh(mpmath.sqrt(c) * t) ** (dim - 1), mpmath.linspace(0, s, 40)
+        )
+
+    expected = mpmath.log(volume(radius) / volume(2 * error) / 2) / 7
+    given = {"num_points": 7, "radius": radius, "error": error}
+    assert necessary_epsilon(Lorentz(c), dim, **given) == pytest.approx(float(expected), rel=1e-9)
+    assert 7 * expected >= (dim - 1) * c**0.5 * (radius - 2 * error) - math.log(2)
+    flat = dim * math.log(radius / (2 * error)) - math.log(2)
+    for small in (0.0, 1e-12):
+        found = necessary_epsilon(Poincare(small), dim, **given)
+        assert found == pytest.approx(flat / 7, rel=1e-6)
+    with pytest.raises(ValueError, match="below half of the radius"):
+        necessary_epsilon(Lorentz(c), dim, **{**given, "error": radius / 2})
+
+
+@pytest.mark.parametrize("total", [0.5, 1.0, 1.6])
+def test_no_mechanism_tells_more_data_sets_apart_than_the_bound_of_packings_allows(total):
+    """The best of all mechanisms for five data sets that differ in n points, by linear programming.
+
+    Numbers are the probabilities of five answers on five data sets, and the least of a right one.
+    """
+    size, rows = 5, []
+    for one, other in [(i, j) for i in range(size) for j in range(size) if i != j]:
+        for answer in range(size):
+            ratio = np.zeros((size, size))
+            ratio[one, answer], ratio[other, answer] = 1, -math.exp(total)
+            rows.append([*ratio.ravel(), 0])
+    rows += [[*-np.eye(size * size)[i * (size + 1)], 1] for i in range(size)]
+    sums = [[*np.repeat(np.eye(size)[i], size), 0] for i in range(size)]
+    best = -linprog([*[0] * size**2, -1], rows, [0] * len(rows), sums, [1] * size).fun
+    assert size * math.exp(-total) * best <= 1 + 1e-9
+    assert (best >= 0.5) <= (total >= math.log(size / 2))
+
+
+@pytest.mark.parametrize("dim", [2, 10])
+def test_laplace_means_cost_what_is_necessary_for_their_median_error(dim):
+    """And at a fourth of the radius the floor of the mechanism is within a factor of that."""
+    space, least = Lorentz(c=1.0), mean_sensitivity(8.0, 100) / largest_scale(Lorentz(c=1.0), dim)
+    for epsilon in (1.01 * least, 2 * least, 10 * least):
+        scale = mean_sensitivity(8.0, 100) / epsilon
+        error = float(RiemannianLaplace(space, space.origin(dim), scale).quantile(0.5))
+        if error < 4.0:
+            given = {"num_points": 100, "radius": 8.0, "error": error}
+            assert necessary_epsilon(space, dim, **given) <= epsilon
+    needed = necessary_epsilon(space, dim, num_points=100, radius=8.0, error=2.0)
+    assert needed < least < 5 * needed
