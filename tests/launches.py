@@ -244,11 +244,18 @@ def begin_microseconds(name, num_clients=100):
 def round_row(name, num_clients=8):
     """A row of ``--rounds``, and the modelled share of everything but steps and the mean."""
     found, begin = of_round(name, num_clients), begin_microseconds(name)
+    num_clients = len(_federation(name, num_clients).clients)  # some data are of fewer
     took = {part: EAGER * found[part] for part in (*PARTS, "server")}
     took["begin"] += num_clients * begin
     took["steps"] = found["steps"] * (GRAPH + captured(name) * PER_LAUNCH * KERNEL)
     share = sum(took[part] for part in ("begin", "load", "evaluate")) / sum(took.values())
-    return {"round": name, **found, "begin_us": round(begin), "share": f"{share:.2f}"}
+    return {
+        "round": name,
+        "clients": num_clients,
+        **found,
+        "begin_us": round(begin),
+        "share": f"{share:.2f}",
+    }
 
 
 def counts(name):

@@ -1,6 +1,6 @@
 """Time and memory of engines, a plain PyTorch loop and other frameworks, on the same work.
 
-    python -m benchmarks.engines [--workloads NAME ...] [--rounds N] [--peers PYTHON]
+    python -m benchmarks.engines [--workloads NAME ...] [--rounds N] [--peers PYTHON [NAME ...]]
 
 Takes 5 minutes, 15 with peers.
 """
@@ -65,7 +65,13 @@ def main() -> None:
     args = parser(__doc__)
     args.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
     args.add_argument("--rounds", type=int, default=5)
-    args.add_argument("--peers", metavar="PYTHON", help="with pfl, flwr[simulation], blazefl")
+    args.add_argument(
+        "--peers",
+        nargs="+",
+        default=[None],
+        metavar=("PYTHON", "NAME"),
+        help="with pfl, flwr[simulation], blazefl; and names, by default of all",
+    )
     args.add_argument("--peak", metavar="CANDIDATE", help=argparse.SUPPRESS)
     args.add_argument("--memory", type=float, help=argparse.SUPPRESS)
     given = args.parse_args()
@@ -73,7 +79,8 @@ def main() -> None:
         work = {**WORKLOADS, CROWD.name: CROWD}[given.workloads[0]]
         print(peak(given.peak, work, given.memory))
         return
-    interpreters = {name: given.peers for name in PEERS if given.peers}
+    python, *names = given.peers
+    interpreters = {name: python for name in names or PEERS if python}
     if not interpreters:
         print(f"{'; '.join(PEERS)}: skipped, no interpreter given (--peers PYTHON)")
     report(given.workloads, given.rounds, interpreters)

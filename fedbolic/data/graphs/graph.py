@@ -181,7 +181,7 @@ class GraphSplit(LabelledSplit):
         """Row of every example in the output of a network, which has one row per node."""
         return self.nodes
 
-    @property
+    @functools.cached_property
     def labels(self) -> Int64[Tensor, " n"]:
         """Label of every example."""
         return self.graph.labels[self.nodes]

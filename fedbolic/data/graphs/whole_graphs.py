@@ -45,7 +45,7 @@ class WholeGraphs(LabelledSplit):
     def __len__(self) -> int:
         return len(self.places)
 
-    @property
+    @functools.cached_property
     def labels(self) -> Int64[Tensor, " n"]:
         """Label of every example."""
         return graph_labels(self.graph)[self.places]
