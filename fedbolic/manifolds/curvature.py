@@ -217,10 +217,11 @@ class CurvatureField:
     def __get__(self, space: object | None, owner: type | None = None) -> Tensor | float:
         if space is None:
             raise AttributeError("the class has no curvature")
-        return value_of(space.__dict__["c"])
+        # by another name: torch 2.11 compiles an entry of __dict__ as the attribute, this function
+        return value_of(space.__dict__["_c"])
 
     def __set__(self, space: object, c: Curvature | Tensor | float) -> None:
-        space.__dict__["c"] = c
+        space.__dict__["_c"] = c
 
 
 LEARNABLE_C: Any = CurvatureField()

@@ -41,7 +41,7 @@ class Manifold(ABC):
     @property
     def curvature(self) -> Curvature | Tensor | float:
         """``c`` as it was given: the module if it is learnt."""
-        return vars(self).get("c", self.c)
+        return vars(self).get("_c", self.c)
 
     def origin(
         self,

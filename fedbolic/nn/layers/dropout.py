@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from typing_extensions import override
 
 from fedbolic import kernels
@@ -16,6 +17,8 @@ from fedbolic.nn.functional.recomputed import seed_of_pass
 
 SEED = "dropout_seed"
 """Name of the seed buffer; a federated engine looks for it in any network."""
+
+_OLD = torch.__version__ < "2.13"  # a version, compared as such
 
 
 class _Coins(nn.Module, ABC):
@@ -59,7 +62,8 @@ class _Coins(nn.Module, ABC):
         own = torch.Size(shape[seed.ndim :])
         words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
         words = mixed_bits(mixed_bits(seed).unsqueeze(-1) + words)  # of two coins each
-        if torch.compiler.is_compiling():  # torch 2.13's code for such a view corrupts memory
+        # torch 2.13's code for such a view corrupts memory, and torch 2.11 does not map it
+        if torch.compiler.is_compiling() or (_OLD and is_batchedtensor(words)):
             coins = torch.stack((words << 32 >> 32, words >> 32), dim=-1).flatten(-2)
         else:
             coins = words.view(torch.int32)
