@@ -140,6 +140,8 @@ def _discrepancy(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Squared maximum mean discrepancy of two samples, of their rows that the mask has."""
     weights = torch.cat([mask, -mask]) / mask.sum().clamp(min=1)
     both = torch.cat([x, y])
-    gaps = (both[:, None] - both).square().sum(dim=-1)
+    both = both - both.mean(dim=0).detach()  # near the origin, products lose no digits
+    squares = both.square().sum(dim=-1)
+    gaps = (squares[:, None] + squares - 2 * both @ both.T).clamp(min=0)
     kernel = sum(torch.exp(-gaps / (2 * width)) for width in BANDWIDTHS)
     return weights @ kernel @ weights
