@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import scipy.integrate
+import scipy
 import torch
 from jaxtyping import Float
 from torch import Tensor
