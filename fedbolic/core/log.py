@@ -21,11 +21,11 @@ def log_fallback(text: str, *values: object) -> None:
 
 @contextlib.contextmanager
 def without_repetition() -> Iterator[None]:
-    """Context manager in which every message is logged once, as among many equal runs."""
+    """Context manager in which every message is logged once, without a traceback, as in audits."""
     seen = set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
-        num = len(seen)
+        num, record.exc_info = len(seen), None
         seen.add(record.getMessage())
         return len(seen) > num
 

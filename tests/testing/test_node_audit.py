@@ -7,6 +7,7 @@ import pytest
 
 from fedbolic.cli.commands import execute
 from fedbolic.core import tree
+from fedbolic.core.log import logger, without_repetition
 from fedbolic.federated import ClientPrivacy, DistributedNoise, SumPrivacy, Trainer
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg, PrivateSteps
@@ -140,3 +141,11 @@ def test_the_command_audits_a_run_of_nodes_as_nodes(tmp_path, capsys):
     said = capsys.readouterr().out
     stated = re.match(r"ledger: epsilon ([\d.]+), accounts of nodes ([\d.]+); attack", said)
     assert stated[1] == stated[2] == f"{account.balance('example').epsilon:.4g}"
+
+
+def test_what_nodes_refuse_in_an_audit_is_logged_once_and_without_a_traceback(caplog):
+    with without_repetition():
+        for _ in range(2):
+            logger.error("client 1 cannot reply", exc_info=ValueError())
+    (record,) = caplog.records
+    assert (record.getMessage(), record.exc_info) == ("client 1 cannot reply", None)
