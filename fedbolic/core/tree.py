@@ -186,13 +186,13 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
     """
     for other in others:
         if other.keys() != tree.keys():
-            raise _other_names(tree, other)
+            raise ValueError(f"trees differ: one has {sorted(tree)}, another {sorted(other)}")
     mapped = {}
     for name, value in tree.items():
         branch, values = isinstance(value, dict), [other[name] for other in others]
         for of_name in values:
             if isinstance(of_name, dict) != branch:
-                raise _other_kind(name)
+                raise ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
         mapped[name] = map(function, value, *values) if branch else function(value, *values)
     return mapped
 
@@ -258,25 +258,10 @@ def paired(x: Tree, y: Tree) -> tuple[list[Any], list[Any]]:
         >>> paired({"a": 1, "b": {"c": 2}}, {"b": {"c": 4}, "a": 3})
         ([1, 2], [3, 4])
     """
-    if x.keys() != y.keys():
-        raise _other_names(x, y)
-    of_x, of_y = [], []
-    for name, value in x.items():
-        other, branch = y[name], isinstance(value, dict)
-        if isinstance(other, dict) != branch:
-            raise _other_kind(name)
-        below, of_other = paired(value, other) if branch else ((value,), (other,))
-        of_x += below
-        of_y += of_other
-    return of_x, of_y
-
-
-def _other_names(x: Tree, y: Tree) -> ValueError:
-    return ValueError(f"trees differ: one has {sorted(x)}, another {sorted(y)}")
-
-
-def _other_kind(name: str) -> ValueError:
-    return ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
+    of_x, of_y = dict(leaves(x)), dict(leaves(y))
+    if of_x.keys() != of_y.keys():
+        raise ValueError(f"trees differ: one has {sorted(of_x)}, another {sorted(of_y)}")
+    return [*of_x.values()], [of_y[path] for path in of_x]
 
 
 def scale(x: Tree, factor: float | Tensor) -> Tree:
