@@ -1,12 +1,7 @@
 """Joint forms of the steps and scores of FlatLand and of its rivals."""
 
 from fedbolic.core.types import Params, Tree
-from fedbolic.federated.batched.joint import (
-    joint,
-    mapped_step,
-    step_by_numbers,
-    works_by_numbers,
-)
+from fedbolic.federated.batched.joint import joint, mapped_step, step_by_numbers, works_by_numbers
 from flatland.graphs.graph_method import GraphMethod
 from flatland.method import FlatLand
 from flatland.rivals.fedpub import FedPub

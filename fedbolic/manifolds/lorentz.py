@@ -10,10 +10,7 @@ from typing_extensions import override
 
 from fedbolic.formulas import lorentz_formulas as formulas
 from fedbolic.formulas import lorentz_maps
-from fedbolic.formulas.analytic import (
-    asinhc,
-    gap_length,
-)
+from fedbolic.formulas.analytic import asinhc, gap_length
 from fedbolic.formulas.centroids import centroid, normalized_weights
 from fedbolic.formulas.fused import at_once
 from fedbolic.formulas.numerics import (

@@ -9,10 +9,7 @@ from typing_extensions import override
 
 from fedbolic.formulas import ball_formulas as formulas
 from fedbolic.formulas import ball_maps
-from fedbolic.formulas.analytic import (
-    asinhc,
-    atanhc,
-)
+from fedbolic.formulas.analytic import asinhc, atanhc
 from fedbolic.formulas.centroids import centroid, normalized_weights
 from fedbolic.formulas.fused import at_once
 from fedbolic.formulas.numerics import (

@@ -14,16 +14,10 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.federated.aggregators.aggregator import Aggregator, Mean
-from fedbolic.federated.contract.classifier_method import (
-    ClassifierMethod,
-    with_proximal_term,
-)
+from fedbolic.federated.contract.classifier_method import ClassifierMethod, with_proximal_term
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.contract.sharing import (
-    Sharing,
-    check_sharing,
-)
+from fedbolic.federated.contract.sharing import Sharing, check_sharing
 from fedbolic.nn.network.classifier import SimplexHead, classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer

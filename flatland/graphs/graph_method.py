@@ -33,13 +33,7 @@ from fedbolic.federated.scores.score import all_on_host, score_values
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 from flatland.graphs.blocks import GraphBlock, graph_block
-from flatland.graphs.links import (
-    LinkNetwork,
-    NonEdges,
-    draw_negatives,
-    link_losses,
-    pair_logits,
-)
+from flatland.graphs.links import LinkNetwork, NonEdges, draw_negatives, link_losses, pair_logits
 from flatland.graphs.model import GCN, GraphNetwork
 from flatland.graphs.readout import GraphReadout
 

@@ -20,13 +20,7 @@ from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod
-from flatland.graphs.model import (
-    ConvolutionalNetwork,
-    Flat,
-    FlatHead,
-    SpaceLinear,
-    widths_of,
-)
+from flatland.graphs.model import ConvolutionalNetwork, Flat, FlatHead, SpaceLinear, widths_of
 from flatland.rivals.personal_means import PersonalMeans
 
 MASKS: Sharing = {"*.mask": "personal", "*": "shared"}

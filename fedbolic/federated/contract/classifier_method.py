@@ -14,11 +14,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, LabelledSplit
-from fedbolic.federated.aggregators.update import (
-    AggregatedUpdate,
-    Update,
-    host_or_scalar,
-)
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.sharing import (
