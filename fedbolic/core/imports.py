@@ -33,8 +33,8 @@ def extra(name: str, user: str, instead: str = "") -> Iterator[None]:
 
     Args:
         name: Extra of this project that installs the packages.
-        user: What needs them, to begin the message with.
-        instead: What can be done without them, to end the message with.
+        user: Part that needs them, to begin the message with.
+        instead: Alternative without them, to end the message with.
 
     Raises:
         MissingExtraError: If a package of another project is not found.

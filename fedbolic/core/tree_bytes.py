@@ -119,7 +119,7 @@ def decode_message(message: WireMessage) -> Tree:
 
 
 def _decoded(text: str, taken: _Taken, *, device: str | None = None) -> Tree:
-    """The tree of a text and of the bytes that ``taken`` gives."""
+    """The tree from its text and the bytes that ``taken`` returns."""
 
     def leaf(value: Any) -> Any:
         if isinstance(value, dict):

@@ -173,7 +173,7 @@ def spare(x: Tensor, *others: Tensor) -> Tensor | None:
 
     Args:
         x: The intermediate result.
-        others: What else the other result is computed from, if it may be mapped and ``x`` not.
+        others: Other arguments of the second result, if they may be mapped and ``x`` not.
     """
     kept = torch.is_grad_enabled() or forward_ad._current_level >= 0 or is_traced(x, *others)
     return None if kept or torch._C._are_functorch_transforms_active() else x

@@ -54,7 +54,7 @@ class SlotLayout(KeyedNoise, Method):
       read. The server has one table for all.
 
     Args:
-        mode: What clients send: nothing, or their places.
+        mode: Messages of the clients: none, or their places.
         slots: Shares of the clients in the sector of a common node: ``equal``, or in proportion to
             noisy numbers of leaves, which makes radii smaller. Counts of *all* cells are sent,
             since those of occupied cells alone would say which are occupied.

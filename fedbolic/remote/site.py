@@ -35,7 +35,7 @@ class Site:
     every kind, over all runs, ``{"train": 30, "scores": 0}``; kinds that it does not name are
     refused, except for handshakes. ``0.key`` signs, and ``0.pub``, for whoever checks, goes to them
     on a way of its own. A line of ``transcript`` holds an entry, the hash of the line before and a
-    signature (Ed25519). It is on the disk before a request is worked on, and another one before the
+    signature (Ed25519). It is on the disk before a request is answered, and another one before the
     reply is sent, so what an interruption hides is an answer that nobody got. The hash of a line
     about an update names the client state after it, which the server keeps: nobody can leave out
     that line or one before it, or write them anew. Later lines may be cut off.
@@ -90,13 +90,13 @@ class Site:
         return cls(folder)
 
     def answer(self, kind: str, request: Tree, work: Callable[[list[Tree], str], Tree]) -> Tree:
-        """Reply to a request, booked before and after it is worked on.
+        """Reply to a request; the transcript gets a line before and after the work.
 
         Args:
             kind: Kind of the request.
             request: The request.
-            work: Gives the reply, by a list to which it appends what it charges, and the hash of
-                the line about the request.
+            work: Function of a list, to which it appends its charges, and of the hash of the
+                line about the request; it returns the reply.
 
         Raises:
             SiteLimitError: If the limits refuse it.
@@ -111,7 +111,7 @@ class Site:
         return reply
 
     def ask(self, kind: str, name: str, facts: dict[str, Any]) -> str:
-        """Book a request before it is worked on; the same request again is free.
+        """Write the line about a request before the work; the same request again is free.
 
         Args:
             kind: Kind of the request.
@@ -149,7 +149,7 @@ class Site:
         Args:
             name: Digest of the request.
             reply: The reply.
-            costs: What it charged to accounts.
+            costs: Charges to the accounts.
         """
         digest = tree_digest(reply).hex()
         with FileLock(f"{self.file}.lock", mode=0o600):
@@ -232,7 +232,7 @@ class SiteReport:
         epsilon: Epsilon of all that was charged to accounts, plans counted whole.
         messages: Digests of the server's different messages by exchange, in the order of arrival;
             more than one if it asked again.
-        faults: What is wrong, one sentence each.
+        faults: Faults, one sentence each.
     """
 
     name: str

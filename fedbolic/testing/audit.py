@@ -35,7 +35,7 @@ class Audit:
         ledger: Epsilon of the ledger.
         bound: Epsilon that the attack disproves with 95 % confidence.
         ideals: Bounds of the same attack on as many canaries of the ideal mechanism, a draw each.
-        faults: What is wrong, one sentence each.
+        faults: Faults, one sentence each.
         charged: Smallest epsilon in an account of a node; ``None`` without accounts.
     """
 

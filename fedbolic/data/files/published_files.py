@@ -137,7 +137,7 @@ def files_of_holders(
     Args:
         holders: Folder with the files, named after the holders; or files by holder.
         root: As for :func:`find_given`.
-        kind: What such a file holds, in errors.
+        kind: Contents of such a file, in errors.
         endings: Endings of the files' names; a folder's other files are passed over.
         others: Files of the folder that belong to no holder.
 

@@ -225,7 +225,7 @@ class StackNumbers:
 
     Args:
         unread: The numbers.
-        of_rows: Gives those of every row from their values on the host.
+        of_rows: Function that returns those of every row from their values on the host.
     """
 
     def __init__(

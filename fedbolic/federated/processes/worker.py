@@ -88,7 +88,7 @@ def worker_requests(
     """One request per share, with the dtype, autocast setting and metrics of this process.
 
     Args:
-        kind: What the clients do.
+        kind: Work of the clients.
         method: The pickled method.
         exchange: The exchange of all clients.
         shares: Clients of each request.

@@ -151,7 +151,7 @@ def _check_enough(found: int, least: int, what: str) -> None:
     Args:
         found: Number of clients.
         least: The threshold.
-        what: What the clients did, for the error message.
+        what: Action of the clients, for the error message.
 
     Raises:
         ValueError: If ``found`` is below ``least``.
@@ -238,7 +238,7 @@ class SecureExchange(Phase):
         Args:
             found: Number of clients.
             server_state: Current server state.
-            what: What the clients did, for the error message.
+            what: Action of the clients, for the error message.
 
         Raises:
             RunStoppedError: If ``found`` is below the threshold.
@@ -257,7 +257,7 @@ def ids_of(tensor: Tensor, among: Sequence[int], *, least: int, own: int, what: 
         among: Ids that are allowed.
         least: The threshold.
         own: Id of this client, which must be in ``tensor``; -1 if it may be missing.
-        what: What these clients did, for the error message.
+        what: Action of these clients, for the error message.
 
     Raises:
         ValueError: If the ids are too few, unsorted, repeated or not allowed, or lack ``own``.

@@ -261,7 +261,7 @@ def ciphertext_key(roster: Roster, common: bytes, *, sender: int, receiver: int)
 
     Args:
         roster: Roster of this secure sum.
-        common: What the keys for ciphertexts of both agree on.
+        common: Shared secret of their ciphertext keys.
         sender: Id of the sender.
         receiver: Id of the receiver.
     """
@@ -289,7 +289,7 @@ def mask_seed(roster: Roster, own: Agreement, *, other: int, agreed: bytes) -> b
         roster: Roster of this secure sum.
         own: Private key for masks of one of the two members.
         other: Id of the other member.
-        agreed: What both received: the result of :meth:`Roster.among` for the sharers, followed by
+        agreed: Values that both received: those of :meth:`Roster.among` for the sharers, then
             the digest of the broadcast.
     """
     return derive(own.with_party(roster.mask_key(other)), session=agreed, purpose=b"mask")

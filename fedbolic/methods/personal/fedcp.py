@@ -137,7 +137,7 @@ def _logits(model: Model, parameters: Params, z: Tensor, context: Tree) -> Tenso
 
 
 def _discrepancy(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy of two samples, of their rows that the mask has."""
+    """Squared maximum mean discrepancy between two samples, over the rows of the mask."""
     weights = torch.cat([mask, -mask]) / mask.sum().clamp(min=1)
     both = torch.cat([x, y])
     both = both - both.mean(dim=0).detach()  # near the origin, products lose no digits

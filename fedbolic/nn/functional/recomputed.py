@@ -24,7 +24,7 @@ def seed_of_pass(layer: nn.Module, draw: Callable[[], Tensor]) -> Tensor:
 
     Args:
         layer: Layer that is called.
-        draw: Gives the layer's next seed.
+        draw: Function that returns the layer's next seed.
 
     Raises:
         RuntimeError: If the pass takes place within a backward pass and the first one is unknown,

@@ -153,7 +153,7 @@ class LorentzTransformer(HyperbolicModule[Lorentz]):
 
         Args:
             tokens: Tokens that follow those of ``past``.
-            past: What the last call returned second; at first empty.
+            past: Second result of the last call; at first empty.
             memory: Points of another transformer, with ``cross``; its keys and values are computed
                 in the first call alone.
 
