@@ -160,9 +160,9 @@ class AdaFgl(GraphMethod):
     """Federated averaging, then rounds in which every client trains a personal propagation.
 
     In the personal rounds, the last ones, clients send zeros in place of a delta, so that sums and
-    privacy go on, at their cost. They are scored with the common model until the first personal
-    round, and a client without a personal turn then with its initial perceptrons. The first round
-    is never personal.
+    privacy go on, at the traffic and the epsilon of a delta. They are scored with the common model
+    until the first personal round, and a client without a personal turn then with its initial
+    perceptrons. The first round is never personal.
 
     Departs from the authors' code: perceptrons have relu in place of PReLU; label propagation knows
     the labels of its sources alone, there also those of nodes in no split, and its sources are
