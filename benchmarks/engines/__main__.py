@@ -55,7 +55,7 @@ def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
         peers = interpreters if name in PEERED else {}
         found[name] = measure(WORKLOADS[name], rounds, peers)
         print(f"\n{title(WORKLOADS[name])}\n\n{head('', *COLUMNS)}")
-        for candidate in (PLAIN, *ENGINES, *(PEERS if name in PEERED else ())):
+        for candidate in (PLAIN, *ENGINES, *peers):
             print(row(candidate, found[name]), flush=True)
     print(f"\n{goal_table(goals(found))}")
 
