@@ -36,6 +36,10 @@ class FineTuningPhase(DelegatedSteps):
         return {}
 
     @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return None
+
+    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         return server_state
 
