@@ -17,6 +17,7 @@ from flatland.rivals.fedgta import FedGta
 from flatland.rivals.fedpub import FedPub, MaskedGCN
 from flatland.rivals.fedsage import FedSagePlus
 from flatland.rivals.fedstar import FedStar, StructureGIN
+from flatland.rivals.fedtad import Distillation, FedTad
 from flatland.rivals.fgssl import ContrastedGCN, Fgssl
 from flatland.rivals.gcfl import Gcfl
 from flatland.rivals.neighbours import NeighbourGenerator
@@ -27,12 +28,14 @@ __all__ = [
     "AdaFgl",
     "Constant",
     "ContrastedGCN",
+    "Distillation",
     "ExpandedGCN",
     "FedGnn",
     "FedGta",
     "FedPub",
     "FedSagePlus",
     "FedStar",
+    "FedTad",
     "Fgssl",
     "FlatLand",
     "FormanAbs",

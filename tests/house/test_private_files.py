@@ -48,7 +48,8 @@ REFUSED = {
     "Apple": "apple", "ClosedFormHead": "closed_form_head/end", "FedAMP": "fedamp",
     "FedDBE": "feddbe", "FedGnn": "fedgnn", "FedGta": "fedgta", "FedHull": "fedhull",
     "FedMRUR": "fedmrur", "FedMTL": "fedmtl", "FedNova": "fednova", "FedPAC": "fedpac",
-    "FedProto": "fedproto", "FedPub": "fedpub", "FedSagePlus": "fedsage_plus", "Gcfl": "gcfl",
+    "FedProto": "fedproto", "FedPub": "fedpub", "FedSagePlus": "fedsage_plus",
+    "FedTad": "fedtad", "Gcfl": "gcfl",
     "Majority": "majority", "Scaffold": "scaffold", "SphereFed": "spherefed",
 }  # fmt: skip
 UNCONFIGURED = {"Central": (Central(), "majority"), "Popularity": (Popularity(), "hierarchies")}

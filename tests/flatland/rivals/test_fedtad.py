@@ -1,0 +1,52 @@
+"""Refusals of FedTAD, and its case of federated averaging."""
+
+import pytest
+import torch
+
+from flatland import GCN, Distillation, FedTad, FlatLand
+from flatland.rivals.fedtad import pseudo_graph, reliability
+from tests.conformance.loop import gap
+from tests.federated.simple_method import RNG, train
+from tests.flatland.cases import ODD, federation
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: FedTad(walks=0), "walks"),
+        (lambda: FedTad(sharing={"*": "personal"}), "shared"),
+        (lambda: Distillation(epochs=-1), "epochs"),
+        (lambda: Distillation(model_lr=0.0), "model_lr"),
+        (lambda: Distillation(diversity=-1.0), "diversity"),
+        (
+            lambda: FedTad(distillation=Distillation(nodes=2)).init(federation().meta, RNG),
+            "nodes",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+def test_without_pseudo_graphs_it_is_federated_averaging():
+    network, data = GCN((4,), dropout=0.0), federation()
+    method = FedTad(network, rounds=2, distillation=Distillation(epochs=0))
+    plain = FlatLand(network, rounds=2, proximal=0.0, sharing={"*": "shared"})
+    ours, theirs = (train(one, data, RNG)[0][-1].server_state for one in (method, plain))
+    assert gap(ours["parameters"], theirs["parameters"]) < 1e-12
+
+
+@pytest.mark.parametrize("i", range(len(ODD)))
+def test_reliabilities_are_shares(i):
+    client = federation().clients[i]
+    found = reliability(client.train, 3, 4)
+    assert float(found.sum()) == pytest.approx(1.0)
+    missing = set(range(3)) - set(client.train.labels.tolist())
+    assert not found[list(missing)].any()
+
+
+def test_a_node_has_its_nearest_nodes_as_neighbours_in_both_directions():
+    x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    graph = pseudo_graph(x, torch.arange(3), 2)
+    assert graph.edges.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
