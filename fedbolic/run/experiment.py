@@ -352,7 +352,7 @@ def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
 
 
 def _finish(job: _Job, folder: RunFolder, state: TrainerState, *, anew: bool = True) -> None:
-    """Save embedding and figures unless they are there, and then that nothing is left to do."""
+    """Save embedding and figures unless they exist, and mark the run as finished."""
     if (not anew and folder.figures()) or _save_figures(job, folder, state):
         with contextlib.suppress(OSError):  # the next resume looks again
             folder.mark_complete()
