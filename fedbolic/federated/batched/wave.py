@@ -136,10 +136,11 @@ class Wave:
     def context(self) -> tuple[Tree, Tree]:
         """Joint context, and the client axis of each leaf.
 
-        A step that is never captured needs no block, and reads jagged parts without padding.
+        A step that is never captured needs no block, and reads jagged parts without padding, as do
+        clients that follow one another.
         """
         context, dims = joined([task.context for task in self.tasks])
-        if self.loader.device.type == "cuda":
+        if self.loader.device.type == "cuda" and self.most > 1:
             return context, dims
         return tree.map(
             lambda x: replace(x, block=None) if isinstance(x, Jagged) else x, context
