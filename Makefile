@@ -77,8 +77,8 @@ quick: install
 	$(PYTEST) --one-case $(or $(FOLDER),tests)
 
 ends:
-	$(MAKE) test PYTHON=$(OLDEST) VENV=build/$(notdir $(OLDEST)) PINS='$(LOWEST)'
-	$(MAKE) test PYTHON=$(NEWEST) VENV=build/$(notdir $(NEWEST)) PINS=
+	failed=0; $(MAKE) test PYTHON=$(OLDEST) VENV=build/$(notdir $(OLDEST)) PINS='$(LOWEST)' || failed=1; \
+	$(MAKE) test PYTHON=$(NEWEST) VENV=build/$(notdir $(NEWEST)) PINS= || failed=1; exit $$failed
 
 image:
 	docker build --tag fedbolic:$(VERSION) .
