@@ -45,8 +45,8 @@ def test_badges_are_what_the_package_declares():
     oldest = dict(requirement.split(">=") for requirement in PROJECT["dependencies"])
     python = PROJECT["requires-python"].removeprefix(">=")
     said = [PROJECT["license"], f"Python {python} or newer", f"torch {oldest['torch']} or newer"]
-    assert f"![{', '.join(said)}](docs/badges.svg)" in (ROOT / "README.md").read_text()
-    badges = ElementTree.fromstring((ROOT / "docs/badges.svg").read_text())
+    assert f"![{', '.join(said)}](fedbolic/badges.svg)" in (ROOT / "README.md").read_text()
+    badges = ElementTree.fromstring((ROOT / "fedbolic/badges.svg").read_text())
     texts = [each.text for each in badges.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[1::2] == [PROJECT["license"], f"≥ {python}", f"≥ {oldest['torch']}"]
 
