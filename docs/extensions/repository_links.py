@@ -82,7 +82,10 @@ class Repository:
         file = (folder / path).resolve()
         if not path or path.startswith("/") or ":" in path or not file.exists():
             return target
-        if file.is_dir() and not (file / "__init__.py").exists():
+        package = (file / "__init__.py").exists() and file.relative_to(self.root).parts[
+            0
+        ] in PACKAGES
+        if file.is_dir() and not package:
             file = self.readme(file)
         if file in self.pages:
             page = "project:/" + self.pages[file].relative_to(self.docs).as_posix()
@@ -90,7 +93,7 @@ class Repository:
         place = file.relative_to(self.root)
         if place.parts[0] in PACKAGES and (file.is_dir() or file.suffix == ".py"):
             return "#" + ".".join(place.with_suffix("").parts)
-        if file.suffix == ".png":
+        if file.suffix in (".png", ".svg"):
             return f"/../{place.as_posix()}"
         return f"path:/../{place.as_posix()}" if self.url is None else self.url + place.as_posix()
 
