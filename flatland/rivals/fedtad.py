@@ -165,7 +165,8 @@ class FedTad(GraphMethod):
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {**super().template(message), "reliability": message["parameters"]["head.bias"]}
+        parameters = message["parameters"]
+        return {"delta": parameters, "reliability": parameters["head.bias"]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
