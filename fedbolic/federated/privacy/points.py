@@ -153,19 +153,19 @@ def necessary_epsilon(
     check.positive(radius=radius, error=error)
     if 2 * error >= radius:
         raise ValueError(f"the error must be below half of the radius, {radius / 2}, got {error}")
-    root = float(space.c) ** 0.5
+    small, large = (_log_volume(s, dim, float(space.c) ** 0.5) for s in (2 * error, radius))
+    return (large - small - math.log(2)) / num_points
 
-    def log_volume(s: float) -> float:
-        """Logarithm of V(s), by its integrand over its largest value where that is above e^-60."""
-        if root == 0:
-            return dim * math.log(s)  # up to a constant
-        integral, _ = scipy.integrate.quad(
-            lambda t: math.exp((dim - 1) * (_log_sinh(root * t) - _log_sinh(root * s))),
-            *(max(0.0, s - 60 / ((dim - 1) * root)) if dim > 1 else 0.0, s),
-        )
-        return (dim - 1) * _log_sinh(root * s) + math.log(integral)
 
-    return (log_volume(radius) - log_volume(2 * error) - math.log(2)) / num_points
+def _log_volume(s: float, dim: int, root: float) -> float:
+    """Logarithm of V(s), by its integrand over its largest value where that is above e^-60."""
+    if root == 0:
+        return dim * math.log(s)  # up to a constant
+    integral, _ = scipy.integrate.quad(
+        lambda t: math.exp((dim - 1) * (_log_sinh(root * t) - _log_sinh(root * s))),
+        *(max(0.0, s - 60 / ((dim - 1) * root)) if dim > 1 else 0.0, s),
+    )
+    return (dim - 1) * _log_sinh(root * s) + math.log(integral)
 
 
 def _log_sinh(x: float) -> float:
