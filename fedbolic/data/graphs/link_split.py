@@ -155,7 +155,7 @@ def assemble_links(
     return LinkSplit(known, train, *examples)
 
 
-def ranked_pairs(ranks: Int64[Tensor, " n"]) -> Int64[Tensor, "2 n"]:
+def ranked_pairs(ranks: Int64[Tensor, "..."]) -> Int64[Tensor, "2 ..."]:
     """The inverse of ``pair_ranks``: pairs ``i < j`` from their numbers, each below ``2**60``.
 
     Example:
