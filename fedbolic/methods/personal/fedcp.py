@@ -11,6 +11,8 @@ from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
+from fedbolic.formulas.numerics import without_casts
+from fedbolic.nn.functional.space import wide
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
@@ -138,10 +140,11 @@ def _logits(model: Model, parameters: Params, z: Tensor, context: Tree) -> Tenso
 
 def _discrepancy(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Squared maximum mean discrepancy between two samples, over the rows of the mask."""
+    mask, both = wide(mask), wide(torch.cat([x, y]))
     weights = torch.cat([mask, -mask]) / mask.sum().clamp(min=1)
-    both = torch.cat([x, y])
     both = both - both.mean(dim=0).detach()  # near the origin, products lose no digits
     squares = both.square().sum(dim=-1)
-    gaps = (squares[:, None] + squares - 2 * both @ both.T).clamp(min=0)
-    kernel = sum(torch.exp(-gaps / (2 * width)) for width in BANDWIDTHS)
-    return weights @ kernel @ weights
+    with without_casts(x.device):
+        gaps = (squares[:, None] + squares - 2 * both @ both.T).clamp(min=0)
+        kernel = sum(torch.exp(-gaps / (2 * width)) for width in BANDWIDTHS)
+        return weights @ kernel @ weights
