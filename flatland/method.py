@@ -20,9 +20,10 @@ from fedbolic.data import Client, Graph
 from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.capabilities import Reporting
 from fedbolic.federated.contract.classifier_method import with_proximal_term
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.sharing import Sharing, select_kind
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.noise.draws import check_keys, warn_of_keys
+from fedbolic.federated.noise.draws import check_keys, check_mechanism, warn_of_keys
 from fedbolic.manifolds import Curvature, Lorentz
 from flatland.graphs.blocks import graph_block
 from flatland.graphs.graph_method import GRAPH_EXAMPLES, GraphMethod
@@ -90,7 +91,7 @@ class FlatLand(GraphMethod, Reporting):
     curvature_rate: float = 1.0
     personal_proximal: float = 0.0
 
-    unsent = ("curvature_epsilon",)
+    unsent = "curvature_epsilon", "mechanism"
     payload_like = GraphMethod.payload_like | {"means": "means"}
 
     def __post_init__(self) -> None:
@@ -110,7 +111,13 @@ class FlatLand(GraphMethod, Reporting):
             logger.info("privacy of every client's curvature: %s", self.curvature.ledger)
             warn_of_keys(self.curvature.noise)
             server_state["curvature_epsilon"] = self.curvature.ledger.epsilon(1)
+            server_state["mechanism"] = repr(self.curvature)
         return server_state
+
+    @override
+    def phase(self, server_state: Tree) -> Method:
+        check_mechanism(server_state, repr(self.curvature))
+        return self
 
     @property
     @override

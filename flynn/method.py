@@ -19,7 +19,12 @@ from fedbolic.federated.aggregators.aggregator import Sum
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.noise.draws import KeyedNoise, SystemKeys, warn_of_keys
+from fedbolic.federated.noise.draws import (
+    KeyedNoise,
+    SystemKeys,
+    check_mechanism,
+    warn_of_keys,
+)
 from fedbolic.federated.scores.score import score_labels
 from flynn import bloom
 from flynn.channels import Channels, channel_signs, check_channels, width
@@ -120,12 +125,18 @@ class FlyNN(KeyedNoise, Method):
             features = "as they are" if self.scaling is None else f"scaled by {self.scaling}"
             logger.warning("%s", dataclasses.replace(ledger, features=features))
             server_state["epsilon"] = ledger.of_examples(ledger.relation).epsilon(1)
+            server_state["mechanism"] = self._mechanism
         if isinstance(self.scaling, ZScores):
             return {**server_state, "exchange": "moments", "num_inputs": num_inputs}
         return server_state
 
+    @property
+    def _mechanism(self) -> str:
+        return f"{self.privacy} for {self.active} ones in a hash"
+
     @override
     def phase(self, server_state: Tree) -> Method:
+        check_mechanism(server_state, self._mechanism)
         if isinstance(self.scaling, ZScores) and server_state["exchange"] == "moments":
             return Moments(self.scaling, server_state["num_inputs"])
         return self
@@ -146,7 +157,8 @@ class FlyNN(KeyedNoise, Method):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        message = {name: leaf for name, leaf in server_state.items() if name != "epsilon"}
+        unsent = ("epsilon", "mechanism")
+        message = {name: leaf for name, leaf in server_state.items() if name not in unsent}
         if not server_state["parties"]:  # the initial counts are zeros: their number is sent alone
             del message["parties"]
             message["counts"] = server_state["counts"][:, :0]

@@ -23,7 +23,7 @@ from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import NodePlaces
 from fedbolic.federated.contract.method import Method, Phase
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.noise.draws import KeyedNoise, SystemKeys
+from fedbolic.federated.noise.draws import KeyedNoise, SystemKeys, check_mechanism
 from fedbolic.hierarchies.common_slots import ClientNodes, SlotWeights, find_no_common
 from fedbolic.hierarchies.scores import check_sample, score_distances
 from fedbolic.hierarchies.slots import BOTH, CLOSURE
@@ -132,16 +132,24 @@ class SlotLayout(KeyedNoise, Method):
     def init(self, meta: Meta, rng: Rng) -> Tree:
         if self.traits.privacy_unit is not None:
             logger.info("privacy of every client's counts: %s", ledger_of_counts(self.epsilon))
-        return {"num_nodes": meta.num_classes, "num_clients": meta.num_clients}
+        numbers = {"num_nodes": meta.num_classes, "num_clients": meta.num_clients}
+        return {**numbers, "mechanism": self._mechanism}
+
+    @property
+    def _mechanism(self) -> str:
+        unit = self.traits.privacy_unit
+        return "no privacy" if unit is None else repr(ledger_of_counts(self.epsilon))
 
     @override
     def phase(self, server_state: Tree) -> Method:
+        check_mechanism(server_state, self._mechanism)
         missing = self.slots == "counted" and not {"counts", "shares"} & server_state.keys()
         return _CountLeaves(self) if missing else self
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        message = {n: x for n, x in server_state.items() if n not in ("counts", "table")}
+        unsent = ("counts", "table", "mechanism")
+        message = {n: x for n, x in server_state.items() if n not in unsent}
         if "table" in server_state:
             message["table"] = dict(server_state["table"])
         if "counts" in server_state and client_id >= 0:

@@ -21,7 +21,12 @@ from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import NestedMethod
-from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws
+from fedbolic.federated.noise.draws import (
+    DRAWS_VERSION,
+    SecretStream,
+    check_draws,
+    check_mechanism,
+)
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.nn.network.model import Model
@@ -117,6 +122,11 @@ class PrivateSteps(NestedMethod):
         releases = self.steps * self.rounds
         return PrivacyLedger(participation, "add/remove", *settings, releases, unit="example")
 
+    @property
+    def mechanism(self) -> str:
+        """Text of the releases of one round, with which alone a run may go on."""
+        return repr(dataclasses.replace(self.ledger, rounds=self.steps))
+
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         model = self.method.model(meta)
@@ -126,7 +136,8 @@ class PrivateSteps(NestedMethod):
                 "DP-SGD needs the gradient of every single example, which a model with batch norm, "
                 "dropout or other buffers does not have: use another backbone"
             )
-        return {"method": self.method.init(meta, rng), "round": 0, "draws": DRAWS_VERSION}
+        versions = {"draws": DRAWS_VERSION, "mechanism": self.mechanism}
+        return {"method": self.method.init(meta, rng), "round": 0, **versions}
 
     @override
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
@@ -141,12 +152,14 @@ class PrivateSteps(NestedMethod):
     @override
     def phase(self, server_state: Tree) -> Method:
         check_draws(server_state)
+        check_mechanism(server_state, self.mechanism)
         return self
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         inner = self.method.broadcast(server_state["method"], client_id)
-        return {**server_state, "method": inner}
+        message = {name: leaf for name, leaf in server_state.items() if name != "mechanism"}
+        return {**message, "method": inner}
 
     @override
     def local_update(

@@ -14,6 +14,7 @@ from fedbolic.data import Examples, HierarchySplit, Partitioned, TripleSplit
 from fedbolic.federated import (
     ClientPrivacy,
     DistributedNoise,
+    RunStoppedError,
     Sequential,
     SumPrivacy,
     Trainer,
@@ -27,7 +28,7 @@ from fedbolic.run.exports import export
 from fedbolic.run.public_classes import METHODS, heirs
 from fedbolic.run.record import RunFolder
 from fedhull import Central
-from flatland import PrivateForman
+from flatland import FormanInverse, PrivateForman
 from flynn import Histogram
 from tests.seeded import SeededKeys
 from tests.subjects import subject
@@ -216,3 +217,24 @@ def test_a_run_with_noise_at_the_clients_shows_their_scores_alone(kind, differen
     method, data = subject(NOISY[kind])
     found = differences(noisy(kind, method), data)
     assert found == scores(found, ["test", "validation", "holdout"])
+
+
+@pytest.mark.parametrize("kind", NOISY)
+def test_a_run_goes_on_with_the_noise_of_the_clients_that_it_began_with(kind):
+    """Other settings would report their own cost for earlier noise, which may be smaller."""
+    found, data = subject(NOISY[kind])
+    method = noisy(kind, found)
+    changes = {
+        "DistributedNoise": [
+            {"privacy": SumPrivacy(survivors=2, dp_delta=1e-3, noise_multiplier=2.0)}
+        ],
+        "PrivateSteps": [{"noise_multiplier": 2.0}, {"steps": 1}, {"rate": 0.05}],
+        "FlyNN": [{"privacy": Histogram(0.5)}, {"privacy": None}],
+        "FlatLand": [{"curvature": PrivateForman(0.5)}, {"curvature": FormanInverse()}],
+        "SlotLayout": [{"epsilon": 0.5}, {"mode": "published"}],
+    }
+    state = Trainer().begin(method, data, 0)
+    assert method.phase(state.server_state)
+    for fields in changes[kind]:
+        with pytest.raises(RunStoppedError, match=r"was begun with .* does not count its"):
+            next(Trainer().run(dataclasses.replace(method, **fields), data, 0, state))

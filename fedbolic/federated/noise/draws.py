@@ -115,6 +115,23 @@ def check_draws(state: Tree) -> None:
         )
 
 
+def check_mechanism(state: Tree, mechanism: str) -> None:
+    """Refuse to continue a private run with other noise or cohorts than it began with.
+
+    Args:
+        state: State that holds the ``mechanism`` of the start, unless an earlier version wrote it.
+        mechanism: Text that is equal for settings of which one may go on where the other stopped.
+
+    Raises:
+        RunStoppedError: If the ledger of these settings does not count earlier releases.
+    """
+    if (begun := state.get("mechanism", mechanism)) != mechanism:
+        raise RunStoppedError(
+            f"this private run was begun with {begun}, and {mechanism} does not count its "
+            "earlier releases: keep its settings"
+        )
+
+
 @dataclass(frozen=True)
 class SystemKeys:
     """Source of the keys of private noise: the operating system.

@@ -26,7 +26,13 @@ from fedbolic.federated.aggregators.aggregator import as_double, cast_like
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.engine import Exchange, RunStoppedError
 from fedbolic.federated.contract.method import Method
-from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws, warn_of_keys
+from fedbolic.federated.noise.draws import (
+    DRAWS_VERSION,
+    SecretStream,
+    check_draws,
+    check_mechanism,
+    warn_of_keys,
+)
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.noise.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
@@ -129,11 +135,7 @@ class PrivateAggregation(PlainAggregation):
                 cost this ledger does not count.
         """
         check_draws(state)
-        if (begun := state.get("mechanism", self.mechanism)) != self.mechanism:
-            raise RunStoppedError(
-                f"this private run was begun with {begun}, and {self.mechanism} does not count its "
-                "earlier releases: keep its settings"
-            )
+        check_mechanism(state, self.mechanism)
         return SecretStream(bytes(state["key"].tolist())).at("round", round)
 
     @override

@@ -22,9 +22,16 @@ from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
 from fedbolic.federated.contract.capabilities import NoisySummands
 from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import NestedMethod
-from fedbolic.federated.noise.draws import SecretStream, SystemKeys, check_keys, warn_of_keys
+from fedbolic.federated.noise.draws import (
+    SecretStream,
+    SystemKeys,
+    check_keys,
+    check_mechanism,
+    warn_of_keys,
+)
 from fedbolic.federated.noise.lattice import NoisyLattice
 from fedbolic.federated.noise.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.coverage import covered_form
@@ -130,6 +137,16 @@ class DistributedNoise(NestedMethod, NoisySummands):
         size = _size(form["delta"])
         return self.privacy.plan(num_clients=num_clients, size=size, rounds=self.rounds)
 
+    def _planned(self, server_state: Tree) -> tuple[NoisyLattice, PrivacyLedger]:
+        """Grid and ledger by the server's state."""
+        inner = server_state["inner"]
+        form = covered_form(self.method.phase(inner), inner)
+        return self._plan(server_state["num_clients"], form)
+
+    def _mechanism(self, lattice: NoisyLattice) -> str:
+        """Text of the noise of one sum, with which alone a run may go on."""
+        return repr(self.privacy.ledger(lattice, 1))
+
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         inner = self.method.init(meta, rng)
@@ -144,7 +161,8 @@ class DistributedNoise(NestedMethod, NoisySummands):
             )
         warn_of_keys(self.noise)
         seed = rng.at("rotation").number()
-        numbers = {"round": 0, "rotation": seed, "num_clients": meta.num_clients}
+        numbers: Tree = {"round": 0, "rotation": seed, "num_clients": meta.num_clients}
+        numbers["mechanism"] = self._mechanism(lattice)
         if self.privacy.adaptive is not None:
             numbers |= dict.fromkeys(_BOUNDS, self.privacy.clip_norm)
         return {"inner": inner, **numbers}
@@ -152,6 +170,12 @@ class DistributedNoise(NestedMethod, NoisySummands):
     @override
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
         return super().admit(server_state, [1] * len(sizes))
+
+    @override
+    def phase(self, server_state: Tree) -> Method:
+        if "num_clients" in server_state:  # not in a message to a node
+            check_mechanism(server_state, self._mechanism(self._planned(server_state)[0]))
+        return self
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -249,8 +273,7 @@ class DistributedNoise(NestedMethod, NoisySummands):
 
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
-        form = covered_form(self.method.phase(server_state["inner"]), server_state["inner"])
-        _, ledger = self._plan(server_state["num_clients"], form)
+        _, ledger = self._planned(server_state)
         spent = {"privacy/epsilon": ledger.epsilon(server_state["round"])}
         if self.privacy.adaptive is None:
             return spent

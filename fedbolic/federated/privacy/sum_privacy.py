@@ -115,9 +115,15 @@ class SumPrivacy:
             count = finest_count(std, failure=failure, **shared)
         whole = finest_lattice(padded_size(size), self.clip_norm, noise, failure=failure, **shared)
         lattice = dataclasses.replace(whole, count=count)
-        return lattice, self._ledger(lattice, rounds)
+        return lattice, self.ledger(lattice, rounds)
 
-    def _ledger(self, lattice: NoisyLattice, rounds: int) -> PrivacyLedger:
+    def ledger(self, lattice: NoisyLattice, rounds: int) -> PrivacyLedger:
+        """Ledger of sums whose noise is known.
+
+        Args:
+            lattice: Grid and noise of every sum.
+            rounds: Number of sums, at least 1.
+        """
         costs = lattice.costs(self.neighbours)
         cost = min(costs, key=lambda cost: cost.epsilon(rounds, dp_delta=self.dp_delta))
         noise = math.sqrt(lattice.num_noisy * lattice.variance / lattice.largest)
