@@ -22,6 +22,7 @@ from fedbolic.federated.contract.sharing import (
     Sharing,
     assemble,
     check_patterns,
+    check_sharing,
     select_kind,
 )
 from fedbolic.federated.contract.traits import Traits
@@ -123,6 +124,10 @@ class ClassifierMethod(GradientMethod):
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
         check.positive(lr=self.lr)
+        check.one_of(("size", "uniform"), weights=self.weights)
+        check.one_of(("global", "both", "personal"), models=self.models)
+        if self.sharing:
+            check_sharing(self.sharing)
 
     @property
     @override
@@ -242,7 +247,7 @@ class ClassifierMethod(GradientMethod):
         parameters, optimizer = self.server_optimizer.step(
             server_state["parameters"], total.payload["delta"], server_state["optimizer"]
         )
-        inside = {name: space.projx(parameters[name]) for name, space in self.spaces.items()}
+        inside = {n: x.projx(parameters[n]) for n, x in self.spaces.items() if n in parameters}
         return {
             **server_state,
             "parameters": {**parameters, **inside},

@@ -46,6 +46,11 @@ class Method(ABC):
     ``None`` stands for a number in float64. Empty if the form may vary.
     """
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if isinstance(cls.unsent, str):  # whose letters would be taken for names
+            raise TypeError(f"{cls.__name__}.unsent must be a tuple: write ({cls.unsent!r},)")
+
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
         """Initial server state.
