@@ -16,13 +16,16 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph, GraphSplit
 from fedbolic.data.graphs.graph import simple_edges
 from fedbolic.federated.aggregators.aggregator import Gather
-from fedbolic.federated.aggregators.update import AggregatedUpdate
+from fedbolic.federated.aggregators.update import AggregatedUpdate, find_outside
 from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import graph_block
 from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import GCN
 from flatland.graphs.weak_cache import derived
 from flatland.rivals.fedstar import with_structure
+
+SHARE_ROUNDING = 1e-3
+"""Most by which a client's reliabilities can sum to more than 1."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,13 @@ class FedTad(GraphMethod):
     def template(self, message: Tree) -> Tree:
         parameters = message["parameters"]
         return {"delta": parameters, "reliability": parameters["head.bias"]}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        fault = find_outside(payload, "reliability", 0, 1)
+        if not fault and (total := float(payload["reliability"].sum())) > 1 + SHARE_ROUNDING:
+            fault = f"its reliability must sum to 1 at most, got {total:g}"
+        return fault or super().find_fault(message, payload, norm)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -1,5 +1,7 @@
 """Refusals of FedTAD, and its case of federated averaging."""
 
+import math
+
 import pytest
 import torch
 
@@ -50,3 +52,25 @@ def test_a_node_has_its_nearest_nodes_as_neighbours_in_both_directions():
     x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
     graph = pseudo_graph(x, torch.arange(3), 2)
     assert graph.edges.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("shares", "fault"),
+    [
+        ([-0.5, 1.0, 0.5], "0 .. 1"),
+        ([1e6, 0.0, 0.0], "0 .. 1"),
+        ([math.nan, 0.0, 1.0], "0 .. 1"),
+        ([1.0, 1.0, 1.0], "sum to 1"),
+    ],
+)
+def test_reliabilities_that_are_no_shares_are_refused(shares, fault):
+    payload = {"delta": {}, "reliability": torch.tensor(shares)}
+    assert fault in (FedTad().find_fault({}, payload, math.inf) or "")
+
+
+@pytest.mark.parametrize("i", range(len(ODD)))
+def test_reliabilities_of_honest_clients_are_not_refused(i):
+    shares = reliability(federation().clients[i].train, 3, 4)
+    for dtype in (torch.float32, torch.float64):
+        payload = {"delta": {}, "reliability": shares.to(dtype)}
+        assert FedTad().find_fault({}, payload, math.inf) is None
