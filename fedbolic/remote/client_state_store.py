@@ -47,7 +47,11 @@ class ClientStateStore:
 
     def last(self) -> Tree:
         """The client state after the last reply."""
-        return self.client_state(self._load()["last"])
+        return self.client_state(self.last_name())
+
+    def last_name(self) -> str:
+        """Name of the client state after the last reply; ``""`` before the first one."""
+        return self._load()["last"]
 
     def reply(self, request: str) -> Tree | None:
         """The stored reply to the request of this digest; ``None`` if there is none."""

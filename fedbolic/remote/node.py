@@ -149,7 +149,9 @@ class Node:
         try:
             kind = "scores" if request["task"] == "scores" else request["purpose"]
             work = functools.partial(self._work, request)
-            return work([], "") if self.site is None else self.site.answer(kind, request, work)
+            if self.site is None:
+                return work([], "")
+            return self.site.answer(kind, request, work, state=self.store.last_name())
         except SiteLimitError as error:
             logger.warning("client %d: %s", self.client.id, error)
             return {"scores": {}} if request["task"] == "scores" else {"error": str(error)}

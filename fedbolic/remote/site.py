@@ -38,7 +38,8 @@ class Site:
     signature (Ed25519). It is on the disk before a request is answered, and another one before the
     reply is sent, so what an interruption hides is an answer that nobody got. The hash of a line
     about an update names the client state after it, which the server keeps: nobody can leave out
-    that line or one before it, or write them anew. Later lines may be cut off.
+    that line or one before it, or write them anew. A line also names the client state that the
+    node has, so a transcript that was begun anew during a run shows. Later lines may be cut off.
 
     Args:
         folder: The folder.
@@ -89,7 +90,14 @@ class Site:
             (folder / "limits.json").write_text(json.dumps(limits))
         return cls(folder)
 
-    def answer(self, kind: str, request: Tree, work: Callable[[list[Tree], str], Tree]) -> Tree:
+    def answer(
+        self,
+        kind: str,
+        request: Tree,
+        work: Callable[[list[Tree], str], Tree],
+        *,
+        state: str = "",
+    ) -> Tree:
         """Reply to a request; the transcript gets a line before and after the work.
 
         Args:
@@ -97,11 +105,12 @@ class Site:
             request: The request.
             work: Function of a list, to which it appends its charges, and of the hash of the
                 line about the request; it returns the reply.
+            state: Name of the node's latest client state; ``""`` if it has none.
 
         Raises:
             SiteLimitError: If the limits refuse it.
         """
-        name, facts = tree_digest(request).hex(), {}
+        name, facts = tree_digest(request).hex(), {"state": state} if state else {}
         if "message" in request:
             facts["message"] = tree_digest(request["message"]).hex()
             facts["path"] = str(request["path"])
@@ -199,6 +208,8 @@ class Site:
                     continue
                 if entry["event"] == "asked":
                     asked[entry["kind"]].add(entry["request"])
+                    if entry.get("state", "") not in {"", *requests}:
+                        faults.append(f"line {number} goes on from a client state of no line")
                     requests[digest] = entry["request"]
                     if "path" in entry and entry["kind"] == "train":
                         messages[_exchange(entry["path"])][entry["message"]] = None
@@ -212,7 +223,10 @@ class Site:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             faults.append("the transcript is damaged")
         if received and not any(requests.get(name) in told for name in received):
-            faults.append("no reply that the run's server has is in it, so its end was cut off")
+            faults.append(
+                "no reply that the run's server has is in it: its end was cut off, or the run is "
+                "another"
+            )
         for kind, names in asked.items():
             if len(names) > (most := self._most(kind)):
                 faults.append(f"{len(names)} requests of {kind} were answered, not {most}")

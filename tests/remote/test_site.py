@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedbolic.cli.commands import _names_of_states, execute
+from fedbolic.federated import Trainer
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.loopback import AtNodes
 from fedbolic.remote.nodes import Nodes
@@ -138,11 +139,24 @@ def test_nobody_writes_a_transcript_anew_without_a_request(told, received, tmp_p
     (new.folder / "0.key").chmod(0o600)
     for entry in entries:
         if entry["request"] != first:
-            new._append({name: value for name, value in entry.items() if name != "before"})
+            kept = {name: x for name, x in entry.items() if name not in ("before", "state")}
+            new._append(kept)
     assert new.check().counts == {"train": 2, "scores": 3}
     assert not new.check().faults
     assert any("its end was cut off" in fault for fault in new.check(received).faults)
     assert not site.check(received).faults
+
+
+def test_a_transcript_that_is_begun_anew_during_a_run_shows(tmp_path):
+    """The server keeps the name of the last client state alone, and its line is there."""
+    nodes, seen, (site, *_) = at_sites(tmp_path)
+    trainer = Trainer(engine=nodes)
+    state, _ = next(trainer.run(SMALL, seen, 0))
+    site.file.unlink()
+    *_, (state, _) = trainer.run(SMALL, seen, 0, state)
+    received = [own["name"] for own in state.client_states.values()]
+    assert site.check().counts["train"] == 2
+    assert any("goes on from a client state of no line" in x for x in site.check(received).faults)
 
 
 def test_the_key_of_another_site_does_not_fit(told, tmp_path):
