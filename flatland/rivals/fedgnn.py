@@ -76,6 +76,8 @@ class FedGnn(GraphMethod):
     noise: float = 0.2
     pseudo: int = 32
 
+    payload_like = GraphMethod.payload_like | {"sums": "sums", "counts": "counts"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(noise=self.noise)
@@ -87,8 +89,6 @@ class FedGnn(GraphMethod):
                 f"sharing of {NEIGHBOUR_TABLE!r} must be fixed, as the table comes from the "
                 f"server, got {self.sharing.get(NEIGHBOUR_TABLE)!r}"
             )
-
-    payload_like = GraphMethod.payload_like | {"sums": "sums", "counts": "counts"}
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -81,6 +81,14 @@ class ClassifierMethod(GradientMethod):
 
     Raises:
         ValueError: If a value is outside its range.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class PersonalHeads(ClassifierMethod):
+        ...     models = "personal"
+        ...     sharing = {"head.*": "personal", "*": "shared"}
+        >>> PersonalHeads(rounds=5).traits.global_model
+        False
     """
 
     backbone: Backbone = MLP()
@@ -113,10 +121,17 @@ class ClassifierMethod(GradientMethod):
     """Manifolds of those parameters whose rows are points."""
 
     counted: ClassVar[Mapping[str, str]] = {}
-    """Metrics that are shares of all visits, each with the buffer that counts in a round."""
+    """Metrics that are shares of all visits, each with the buffer that counts in a round.
+
+    ``loss`` receives these buffers next to those of the network, which must not be given them, and
+    returns them with what it has added.
+    """
 
     counts_steps: ClassVar[bool] = False
-    """True if ``local`` counts the steps of a round, as ``num_steps`` in float64."""
+    """True if ``local`` counts the steps of a round, as ``num_steps`` in float64.
+
+    :meth:`step` adds 1; a method that replaces it does so, too.
+    """
 
     unsent = ("optimizer",)
     payload_like: ClassVar[dict[str, str | None]] = {"delta": "parameters", "buffers": "buffers"}

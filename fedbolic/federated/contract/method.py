@@ -38,12 +38,13 @@ class Method(ABC):
     """Traits of this method, or of this exchange of it."""
 
     unsent: ClassVar[tuple[str, ...]] = ()
-    """Entries of the server's state that no client is sent."""
+    """Entries of the server's state that no client is sent, such as ``("optimizer",)``."""
 
     payload_like: ClassVar[dict[str, str | None]] = {}
     """Entries of a payload, each with the entry of the message that has its form, if it is sent.
 
-    ``None`` stands for a number in float64. Empty if the form may vary.
+    ``None`` stands for a number in float64. With ``{"delta": "parameters", "norm": None}``, a
+    client sends a change of the parameters and a number. Empty if the form may vary.
     """
 
     def __init_subclass__(cls) -> None:

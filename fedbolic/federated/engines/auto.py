@@ -51,9 +51,9 @@ class Auto(Engine):
 
     A candidate that cannot run the clients is left out, and so is ``Graphed`` if their data are not
     on a CUDA device, as nothing can be captured there. ``Workers``, whose processes start in
-    seconds, are left out where the others left no time for two starts, as in runs of minutes: name
-    them where you want them. A method without gradient steps gets the first usable candidate,
-    untimed.
+    seconds, are left out where the trials of the others leave no time for two starts, as in runs of
+    a few minutes: name them where you want them. A method without gradient steps gets the first
+    usable candidate, untimed.
 
     A run's folder keeps the choice and the times in ``engine.json``, and a resumed run uses the
     same engine. Engines agree only up to rounding, and another machine may choose another engine:
