@@ -25,7 +25,7 @@ from fedbolic.federated import RunStoppedError
 from fedbolic.hierarchies.ready_tables import make_ready
 from fedbolic.remote import loopback
 from fedbolic.remote.accounts import UNITS, PrivacyAccounts
-from fedbolic.remote.site import Site, different_messages
+from fedbolic.remote.site import Site, different_messages, unshared_exchanges
 from fedbolic.report.html_report import write_page
 from fedbolic.report.text_report import compose, keep
 from fedbolic.run.configuration import (
@@ -323,6 +323,10 @@ def _audit(settings: dict[str, Any]) -> int:
     sys.stdout.write("".join(map(str, [found, *reports])))
     for path in different_messages(reports):
         sys.stdout.write(f"sites received different messages in {path}\n")
+    if number := unshared_exchanges(reports):
+        sys.stdout.write(f"{number} exchanges reached some sites alone, and are not compared\n")
+    if reports and not received:
+        sys.stdout.write("the run names no client states, so ends are not checked\n")
     return STOPPED if any(each.faults for each in [found, *reports]) else 0
 
 

@@ -285,6 +285,18 @@ def different_messages(reports: list[SiteReport]) -> list[str]:
     return [path for path, messages in found.items() if len(messages) > 1]
 
 
+def unshared_exchanges(reports: list[SiteReport]) -> int:
+    """Number of exchanges that some sites did not receive, which hide different messages.
+
+    Cohorts have such exchanges, and so has a server that names one exchange differently to sites.
+
+    Args:
+        reports: Reports of the sites of one run.
+    """
+    sites = Counter(path for report in reports for path in report.messages)
+    return sum(number < len(reports) for number in sites.values())
+
+
 def _require_limits(limits: Any, source: Path | str) -> None:
     """Refuse limits that are no numbers by kind."""
     sound = limits is None or (

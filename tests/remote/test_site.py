@@ -11,7 +11,12 @@ from fedbolic.federated import Trainer
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.loopback import AtNodes
 from fedbolic.remote.nodes import Nodes
-from fedbolic.remote.site import Site, SiteLimitError, different_messages
+from fedbolic.remote.site import (
+    Site,
+    SiteLimitError,
+    different_messages,
+    unshared_exchanges,
+)
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import run
 from fedbolic.testing.audit import Audit
@@ -258,6 +263,17 @@ def test_an_exchange_that_is_written_otherwise_is_the_same(tmp_path):
     reports = [site.check() for site in sites]
     assert different_messages(reports) == ['["round", 1]']
     assert not any(report.faults for report in reports)
+    assert unshared_exchanges(reports) == 0
+
+
+def test_an_exchange_that_each_site_knows_by_another_name_is_not_taken_as_compared(tmp_path):
+    sites = [Site.create(tmp_path / name) for name in "ab"]
+    for site, path in zip(sites, ('["round", 1]', '["round", 1.0]'), strict=True):
+        site.answer("train", {"message": {"w": len(path)}, "path": path}, lambda *_: {})
+    reports = [site.check() for site in sites]
+    assert different_messages(reports) == []
+    assert unshared_exchanges(reports) == 2
+    assert unshared_exchanges(reports[:1]) == 0
 
 
 def test_costs_are_those_of_the_account(tmp_path):
@@ -303,12 +319,18 @@ def test_an_audit_checks_the_sites_that_it_is_given(told, tmp_path, capsys, monk
     folder = copied(told[0][1], tmp_path)
     words = ["audit", str(told[1]), "--sites", str(folder)]
     assert execute(words) == 0
-    assert "site copy: 3 train" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "site copy: 3 train" in said
+    assert "not " not in said.split("site copy")[1]  # all was compared and checked
     assert execute([*words, str(other.folder)]) != 0
     said = capsys.readouterr().out
     assert f"sites received different messages in {path}\n" in said
     assert "FAULT: site other: no reply that the run's server has is in it" in said
+    assert "2 exchanges reached some sites alone, and are not compared\n" in said
     lines = (folder / "transcript").read_bytes().splitlines(keepends=True)
     (folder / "transcript").write_bytes(b"".join(lines[1:]))
     assert execute(words) != 0
     assert "FAULT: site copy: a line is missing" in capsys.readouterr().out
+    monkeypatch.setattr("fedbolic.cli.commands._names_of_states", lambda _: [])
+    assert execute(words) != 0
+    assert "so ends are not checked\n" in capsys.readouterr().out
