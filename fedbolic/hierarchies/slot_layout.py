@@ -130,10 +130,11 @@ class SlotLayout(KeyedNoise, Method):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
+        server_state: Tree = {"num_nodes": meta.num_classes, "num_clients": meta.num_clients}
         if self.traits.privacy_unit is not None:
             logger.info("privacy of every client's counts: %s", ledger_of_counts(self.epsilon))
-        numbers = {"num_nodes": meta.num_classes, "num_clients": meta.num_clients}
-        return {**numbers, "mechanism": self._mechanism}
+            server_state["mechanism"] = self._mechanism
+        return server_state
 
     @property
     def _mechanism(self) -> str:
