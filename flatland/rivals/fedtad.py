@@ -23,6 +23,7 @@ from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import GCN
 from flatland.graphs.weak_cache import derived
 from flatland.rivals.fedstar import with_structure
+from flatland.rivals.gcfl import shares_of
 
 SHARE_ROUNDING = 1e-3
 """Most by which a client's reliabilities can sum to more than 1."""
@@ -181,11 +182,9 @@ class FedTad(GraphMethod):
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         before, sent = server_state["parameters"], total.payload
-        sizes = server_state["sizes"].tolist()
-        weights = [sizes[int(i)] if self.weights == "size" else 1 for i in sent]
         models = [tree.add(before, one["delta"]) for one in sent.values()]
         stacked = {name: torch.stack([x[name] for x in models]) for name in before}
-        of_models = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+        of_models = shares_of(server_state["sizes"], total.clients, self.weights)
         mean = {
             name: torch.tensordot(of_models.to(x.device), x.double(), 1).to(x.dtype)
             for name, x in stacked.items()

@@ -16,6 +16,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client
 from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.update import AggregatedUpdate
+from fedbolic.federated.contract.engine import RunStoppedError
 from flatland.graphs.graph_method import GraphMethod
 from flatland.rivals.affinities import ClientAffinity, UpdateCosines, minimum_cut
 
@@ -196,7 +197,7 @@ class Gcfl(GraphMethod):
                 moved = cluster["parameters"]
                 if present := [i for i in part if i in updates]:
                     deltas = [total.payload[str(i)]["delta"] for i in present]
-                    shares = _shares(server_state["sizes"], present, self.weights)
+                    shares = shares_of(server_state["sizes"], present, self.weights)
                     moved = _moved(cluster["parameters"], deltas, shares)
                 clusters.append({"members": torch.tensor(part), "parameters": moved})
         named = {str(place): cluster for place, cluster in enumerate(clusters)}
@@ -214,7 +215,7 @@ class Gcfl(GraphMethod):
 
         It is cut if it has more than two clients, meets both bounds and has full windows.
         """
-        shares = _shares(server_state["sizes"], members, self.weights)
+        shares = shares_of(server_state["sizes"], members, self.weights)
         if self.bounded_mean == "uniform":
             shares = torch.full_like(shares, 1 / len(shares))
         scale = unit if self.units == "first round" else 1.0
@@ -243,10 +244,21 @@ def _windows(known: dict[str, Tensor], total: AggregatedUpdate, window: int) -> 
     return known
 
 
-def _shares(sizes: Tensor, clients: Sequence[int], weights: str) -> Tensor:
-    """Weights of some clients in their mean, with the sum 1."""
+def shares_of(sizes: Tensor, clients: Sequence[int], weights: str) -> Tensor:
+    """Weights of some clients in their mean, with the sum 1.
+
+    Args:
+        sizes: Sizes of all clients.
+        clients: Those of the mean.
+        weights: ``size`` or ``uniform``.
+
+    Raises:
+        RunStoppedError: If none of them has training data.
+    """
     of_all = sizes.tolist()
     chosen = [of_all[i] if weights == "size" else 1 for i in clients]
+    if not sum(chosen):
+        raise RunStoppedError(f"no client of {list(clients)} has training data for their mean")
     return torch.tensor(chosen, dtype=torch.float64) / sum(chosen)
 
 
