@@ -25,6 +25,9 @@ from flatland.graphs.weak_cache import derived
 from flatland.rivals.fedstar import with_structure
 from flatland.rivals.gcfl import shares_of
 
+EDGES_AT_ONCE = 4096
+"""Edges whose features are compared at once."""
+
 SHARE_ROUNDING = 1e-3
 """Most by which a client's reliabilities can sum to more than 1."""
 
@@ -248,14 +251,20 @@ def reliability(split: GraphSplit, num_classes: int, walks: int) -> Float[Tensor
         num_classes: Number of classes.
         walks: Largest number of steps of a walk.
     """
-    graph = split.graph
-    x = derived(graph, with_structure, walks, 1).features.to_dense()[:, :-1]
-    start, end = graph.edges
-    near = cosine_similarity(x[start], x[end], dim=-1)
-    sums = torch.ones(len(graph), dtype=x.dtype, device=x.device).index_add(0, start, near)
-    of_nodes = (sums / (graph.degrees + 1))[split.nodes]
-    found = x.new_zeros(num_classes).index_add(0, split.labels, of_nodes).clamp(min=0)
-    return found / found.sum().clamp(min=torch.finfo(x.dtype).tiny)
+    of_nodes = derived(split.graph, _similarities, walks)[split.nodes]
+    found = of_nodes.new_zeros(num_classes).index_add(0, split.labels, of_nodes).clamp(min=0)
+    return found / found.sum().clamp(min=torch.finfo(found.dtype).tiny)
+
+
+def _similarities(graph: Graph, walks: int) -> Tensor:
+    """Mean similarity of each node to its neighbours and itself."""
+    x = with_structure(graph, walks, 1).features.to_dense()[:, :-1]
+    near = [  # some edges at once, as each takes two dense rows
+        cosine_similarity(x[start], x[end], dim=-1)
+        for start, end in graph.edges.split(EDGES_AT_ONCE, dim=1)
+    ]
+    sums = torch.ones(len(graph), dtype=x.dtype, device=x.device)
+    return sums.index_add(0, graph.edges[0], torch.cat(near)) / (graph.degrees + 1)
 
 
 def pseudo_graph(x: Float[Tensor, "n width"], y: Int64[Tensor, " n"], neighbours: int) -> Graph:

@@ -1,11 +1,14 @@
 """Refusals of FedTAD, and its case of federated averaging."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from flatland import GCN, Distillation, FedTad, FlatLand
+from fedbolic.federated import RunStoppedError
+from flatland import GCN, Distillation, FedTad, FlatLand, Gcfl
+from flatland.rivals import fedtad
 from flatland.rivals.fedtad import pseudo_graph, reliability
 from tests.conformance.loop import gap
 from tests.federated.simple_method import RNG, train
@@ -39,6 +42,14 @@ def test_without_pseudo_graphs_it_is_federated_averaging():
     assert gap(ours["parameters"], theirs["parameters"]) < 1e-12
 
 
+@pytest.mark.parametrize("method", [FedTad(GCN((4,))), Gcfl(GCN((4,)))])
+def test_clients_without_training_nodes_have_no_mean(method):
+    data = federation()
+    empty = [replace(x, train=replace(x.train, nodes=x.train.nodes[:0])) for x in data.clients]
+    with pytest.raises(RunStoppedError, match="training data"):
+        train(method, replace(data, clients=tuple(empty)), RNG)
+
+
 @pytest.mark.parametrize("i", range(len(ODD)))
 def test_reliabilities_are_shares(i):
     client = federation().clients[i]
@@ -46,6 +57,13 @@ def test_reliabilities_are_shares(i):
     assert float(found.sum()) == pytest.approx(1.0)
     missing = set(range(3)) - set(client.train.labels.tolist())
     assert not found[list(missing)].any()
+
+
+def test_reliabilities_do_not_depend_on_the_edges_at_once(monkeypatch):
+    whole, parts = (federation(sparse=True).clients[2].train for _ in range(2))
+    expected = reliability(whole, 3, 4)
+    monkeypatch.setattr(fedtad, "EDGES_AT_ONCE", 7)
+    assert torch.equal(reliability(parts, 3, 4), expected)
 
 
 def test_a_node_has_its_nearest_nodes_as_neighbours_in_both_directions():
