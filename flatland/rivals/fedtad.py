@@ -107,9 +107,10 @@ class FedTad(GraphMethod):
     classes. The similarity is the cosine of features with the probabilities that a random walk is
     back after 1, 2, ... steps, and 1 for the node itself.
 
-    Departs from the authors' code: it walks at random instead of computing these probabilities; the
-    common model has dropout in its steps there; both optimisers are Adam there and keep their
-    state over rounds; negative sums of similarities count as 0.
+    Departs from the authors' code: features there are the numbers of the nodes of random walks, not
+    these probabilities; reliabilities sum to 1 over clients in one of its versions; the common
+    model has dropout in its steps there; both optimisers are Adam there and keep their state over
+    rounds; negative sums of similarities count as 0 here.
 
     Args:
         network: Network of all clients.
