@@ -240,8 +240,12 @@ def _find_fault_of_form(
     payload = update.payload
     form = tree.signature(payload if aggregator is None else aggregator.form(payload))
     if expected is not None and form != expected:
-        wrong = sorted(form.items() ^ expected.items())
-        return f"its payload has another form than expected, at {dict(wrong[:4])}"
+        places = sorted({place for place, _ in form.items() ^ expected.items()})[:2]
+        came = "; ".join(
+            f"{place} is {form.get(place, 'missing')}, expected {expected.get(place, 'nothing')}"
+            for place in places
+        )
+        return f"its payload has another form than its method's template: {came}"
     return None
 
 
