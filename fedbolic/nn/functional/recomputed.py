@@ -141,7 +141,8 @@ def _nested_code(function: Callable[..., Any], name: str) -> CodeType:
 
 
 _PLACES: dict[CodeType, Callable[[Mapping[str, Any]], Iterator[_Segment]]] = {
-    inspect.unwrap(checkpoint.checkpoint).__code__: _kept,
+    # since torch 2.14 a checkpoint computes its first pass in a function of its own
+    getattr(checkpoint, "_checkpoint_impl", inspect.unwrap(checkpoint.checkpoint)).__code__: _kept,
     _nested_code(checkpoint._checkpoint_hook.__init__, "unpack_hook"): lambda names: iter(
         [_Segment(names["frame"], names["gid"])]
     ),
