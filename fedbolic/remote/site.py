@@ -50,7 +50,7 @@ class Site:
     Example:
         >>> import tempfile
         >>> site = Site.create(Path(tempfile.mkdtemp()), {"train": 1})
-        >>> site.ask("train", "a", {})
+        >>> line = site.ask("train", "a", {})
         >>> site.ask("scores", "b", {})
         Traceback (most recent call last):
         ...
