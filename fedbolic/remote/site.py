@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,22 @@ class Site:
         found = [(json.loads(line), hashlib.sha256(line).hexdigest()) for line in lines]
         return [(entry, entry.pop("signature"), digest) for entry, digest in found]
 
+    def _signed(
+        self, public: bytes, faults: list[str]
+    ) -> Iterator[tuple[int, dict[str, Any], str]]:
+        """Numbers, entries and hashes of the lines that the site signed; adds faults of lines."""
+        from fedbolic.federated.secure.keys import is_signed
+
+        last = ""
+        for number, (entry, signature, digest) in enumerate(self._lines(), 1):
+            if entry["before"] != last:
+                faults.append(f"a line is missing or was moved before line {number}")
+            last = digest
+            if is_signed(public, _text(entry), bytes.fromhex(signature)):
+                yield number, entry, digest
+            else:
+                faults.append(f"line {number} is not signed by the site")
+
     def check(self, received: Collection[str] = ()) -> "SiteReport":
         """Check signatures, hashes and limits, and sum up the transcript.
 
@@ -190,22 +206,16 @@ class Site:
         Raises:
             FileNotFoundError: If there is no transcript or no public key.
         """
-        from fedbolic.federated.secure.keys import is_signed, read_identity
+        from fedbolic.federated.secure.keys import read_identity
 
-        public, last, faults = read_identity(self.folder, 0), "", list[str]()
+        public, faults = read_identity(self.folder, 0), list[str]()
         if not self.file.exists():
             raise FileNotFoundError(f"{self.file} is missing")
         asked, messages = defaultdict[str, set[str]](set), defaultdict[str, dict[str, None]](dict)
         releases, epsilons = Counter[str](), dict[str, tuple[float, int]]()
         requests, told = dict[str, str](), set[str]()
         try:
-            for number, (entry, signature, digest) in enumerate(self._lines(), 1):
-                if entry["before"] != last:
-                    faults.append(f"a line is missing or was moved before line {number}")
-                last = digest
-                if not is_signed(public, _text(entry), bytes.fromhex(signature)):
-                    faults.append(f"line {number} is not signed by the site")
-                    continue
+            for number, entry, digest in self._signed(public, faults):
                 if entry["event"] == "asked":
                     asked[entry["kind"]].add(entry["request"])
                     if entry.get("state", "") not in {"", *requests}:
