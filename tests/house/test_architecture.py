@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from benchmarks.house import long_functions
+
 ROOT = Path(__file__).parents[2]
 
 ROOMS = (
@@ -199,6 +201,10 @@ def test_no_folder_is_crowded():
         held[room].add(module)
     kept = {"fedbolic.kernels", "benchmarks", "tests"}
     assert {room for room, files in held.items() if len(files) > CROWDED} - kept == set()
+
+
+def test_no_function_is_long():
+    assert long_functions() == []
 
 
 def plant(root, files):
