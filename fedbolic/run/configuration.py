@@ -102,11 +102,11 @@ class _ConfigFile(ActionConfigFile):
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: Any = None) -> None:
         file = find_config(str(values))
-        _refuse_other_kind(str(file), {action.dest for action in parser._actions})
+        _refuse_wrong_file(str(file), {action.dest for action in parser._actions})
         super().__call__(parser, cfg, file, option_string)
 
 
-def _refuse_other_kind(file: str, options: Collection[str]) -> None:
+def _refuse_wrong_file(file: str, options: Collection[str]) -> None:
     """Refuse a file that is no configuration, or is that of another command."""
     try:
         text = read_text(Path(file), SETTINGS_SIZE)
@@ -231,10 +231,11 @@ def _parse_words(
         if function is None or found is None or found[1] not in _replaceable(function):
             raise SetupError(explained(text, partial(_options, parser, function))) from error
         default = plain(inspect.signature(function).parameters[found[1]].default)["class_path"]
+        name = default.rpartition(".")[2]
         raise SetupError(
-            f"{found[1]} must name a class that can be created, such as "
-            f"--{found[1]}={(name := default.rpartition('.')[2])}, even if only its options are "
-            f"given; in a file, class_path: {name} names it, and init_args has its options"
+            f"{found[1]} must name a class that can be created, such as --{found[1]}={name}, even "
+            f"if only its options are given; in a file, class_path: {name} names it, and init_args "
+            "has its options"
         ) from error
 
 
