@@ -109,8 +109,8 @@ class FedTad(GraphMethod):
 
     Departs from the authors' code: features there are the numbers of the nodes of random walks, not
     these probabilities; reliabilities sum to 1 over clients in one of its versions; the common
-    model has dropout in its steps there; both optimisers are Adam there and keep their state over
-    rounds; negative sums of similarities count as 0 here.
+    model has dropout in its steps there; both optimisers are Adam with weight decay there and keep
+    their state over rounds; negative sums of similarities count as 0 here.
 
     Args:
         network: Network of all clients.

@@ -265,8 +265,8 @@ class Fgssl(GraphMethod):
     other classes, and the gap R of :class:`ContrastedGCN`. With both weights 0 it is FedAvg.
 
     Departs from the authors' code: there the contrast is computed and not added, relations are
-    absolute differences of logits, and an edge can lose one of its directions alone. Weights and
-    temperatures are ours.
+    absolute differences of logits, and an edge can lose one of its directions alone. The weight of
+    the contrast is ours, and so is its temperature, which is 0.1 there.
 
     Args:
         network: Network with its views.
