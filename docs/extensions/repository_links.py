@@ -82,9 +82,8 @@ class Repository:
         file = (folder / path).resolve()
         if not path or path.startswith("/") or ":" in path or not file.exists():
             return target
-        package = (file / "__init__.py").exists() and file.relative_to(self.root).parts[
-            0
-        ] in PACKAGES
+        parts = file.relative_to(self.root).parts
+        package = (file / "__init__.py").exists() and parts[0] in PACKAGES
         if file.is_dir() and not package:
             file = self.readme(file)
         if file in self.pages:
