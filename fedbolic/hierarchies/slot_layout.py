@@ -139,7 +139,7 @@ class SlotLayout(KeyedNoise, Method):
     @property
     def _mechanism(self) -> str:
         unit = self.traits.privacy_unit
-        return "no privacy" if unit is None else repr(ledger_of_counts(self.epsilon))
+        return "no privacy" if unit is None else ledger_of_counts(self.epsilon).mechanism()
 
     @override
     def phase(self, server_state: Tree) -> Method:

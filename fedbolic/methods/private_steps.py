@@ -122,11 +122,6 @@ class PrivateSteps(NestedMethod):
         releases = self.steps * self.rounds
         return PrivacyLedger(participation, "add/remove", *settings, releases, unit="example")
 
-    @property
-    def mechanism(self) -> str:
-        """Text of the releases of one round, with which alone a run may go on."""
-        return repr(dataclasses.replace(self.ledger, rounds=self.steps))
-
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         model = self.method.model(meta)
@@ -136,7 +131,7 @@ class PrivateSteps(NestedMethod):
                 "DP-SGD needs the gradient of every single example, which a model with batch norm, "
                 "dropout or other buffers does not have: use another backbone"
             )
-        versions = {"draws": DRAWS_VERSION, "mechanism": self.mechanism}
+        versions = {"draws": DRAWS_VERSION, "mechanism": self.ledger.mechanism(self.steps)}
         return {"method": self.method.init(meta, rng), "round": 0, **versions}
 
     @override
@@ -152,7 +147,7 @@ class PrivateSteps(NestedMethod):
     @override
     def phase(self, server_state: Tree) -> Method:
         check_draws(server_state)
-        check_mechanism(server_state, self.mechanism)
+        check_mechanism(server_state, self.ledger.mechanism(self.steps))
         return self
 
     @override

@@ -155,9 +155,7 @@ def test_the_noise_is_discrete_laplace_of_one_leaf(monkeypatch):
     assert [row.value for row in rows if row.name == "privacy/epsilon"] == [0.5]
     ledger = ledger_of_counts(COUNTED.epsilon)
     assert ledger.epsilon(1) == 0.5
-    assert "of one leaf that is in the hierarchy or is not" in str(
-        ledger_of_counts(COUNTED.epsilon)
-    )
+    assert "of one leaf that is in the hierarchy or is not" in str(ledger)
 
 
 def test_one_leaf_changes_one_count_by_one_at_most():

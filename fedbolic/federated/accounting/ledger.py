@@ -152,6 +152,17 @@ class PrivacyLedger:
             return self
         return dataclasses.replace(self, participation="everyone", rate=1.0)
 
+    def mechanism(self, num_releases: int = 1) -> str:
+        """Text that is equal for runs of which one may go on where the other one stopped.
+
+        A banded matrix belongs to its number of rounds.
+
+        Args:
+            num_releases: Number of releases in a round.
+        """
+        rounds = self.rounds if self.correlation == "banded" else num_releases
+        return repr(dataclasses.replace(self, rounds=rounds))
+
     @property
     def period(self) -> int:
         """Number of rounds of an epoch; 1 except for ``once``."""

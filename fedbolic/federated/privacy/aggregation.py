@@ -1,6 +1,5 @@
 """Private aggregation of a run: clipped updates, noise, and what both have cost."""
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -98,15 +97,6 @@ class PrivateAggregation(PlainAggregation):
         rounds = self.ledger.rounds
         return banded_coefficients(rounds, min(self.ledger.period, rounds))
 
-    @property
-    def mechanism(self) -> str:
-        """Text that is equal for runs of which one may go on where the other one stopped.
-
-        A banded matrix belongs to its number of rounds.
-        """
-        rounds = self.ledger.rounds if self.bands else 1
-        return repr(dataclasses.replace(self.ledger, rounds=rounds))
-
     @override
     def check_covers(self, phase: Method, server_state: Tree) -> None:
         covered_form(phase, server_state)
@@ -120,7 +110,7 @@ class PrivateAggregation(PlainAggregation):
         warn_of_keys(self.privacy.noise)
         stream = self.privacy.noise.stream(rng.at("privacy"))
         key = torch.frombuffer(bytearray(stream.key), dtype=torch.uint8)
-        versions = {"draws": DRAWS_VERSION, "mechanism": self.mechanism}
+        versions = {"draws": DRAWS_VERSION, "mechanism": self.ledger.mechanism()}
         return {"key": key, "clip_norm": self.privacy.clip_norm, **versions}
 
     def stream(self, state: Tree, round: int) -> SecretStream:
@@ -135,7 +125,7 @@ class PrivateAggregation(PlainAggregation):
                 cost this ledger does not count.
         """
         check_draws(state)
-        check_mechanism(state, self.mechanism)
+        check_mechanism(state, self.ledger.mechanism())
         return SecretStream(bytes(state["key"].tolist())).at("round", round)
 
     @override
