@@ -16,6 +16,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
+from fedbolic.data.graphs.link_split import num_non_edges
 from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.federated.contract.classifier_method import with_proximal_term
 from fedbolic.federated.contract.gradient_method import GradientMethod, LocalTraining
@@ -99,8 +100,9 @@ class GraphMethod(GradientMethod):
     @property
     @override
     def traits(self) -> Traits:
+        kind = examples_of(self.network)
         return dataclasses.replace(
-            super().traits, learns_from=examples_of(self.network), common_features=False
+            super().traits, learns_from=kind, find_unfit=find_complete, common_features=False
         )
 
     @override
@@ -295,6 +297,17 @@ def examples_of(network: GraphNetwork) -> type[GraphSplit | WholeGraphs | LinkEx
     if isinstance(network, GraphReadout):
         return WholeGraphs
     return LinkExamples if isinstance(network, LinkNetwork) else GraphSplit
+
+
+def find_complete(split: Split) -> str | None:
+    """Fault of training edges without a possible negative; ``None`` if they have one.
+
+    Args:
+        split: Training examples of a client.
+    """
+    if isinstance(split, LinkExamples) and len(split) and not num_non_edges(split.graph):
+        return "every pair of its nodes is a training edge, so none can be a negative"
+    return None
 
 
 def logits_at(network: GraphNetwork, outputs: Tensor, places: Tensor) -> Tensor:

@@ -10,12 +10,14 @@ import torch
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, Client, FederatedLinks, LinkExamples
 from fedbolic.federated import Evaluation, LocalTraining, Sequential, Trainer, Workers
+from fedbolic.federated.contract.method import refuse_other_data
 from fedbolic.optim import SGD
 from flatland import GCN, Constant, FlatLand, Frame, GraphReadout, LinkNetwork, LorentzGCN
 from flatland.graphs.blocks import graph_block
 from flatland.graphs.links import DRAWS, draw_negatives, link_losses, pair_logits
 from flatland.method import SHARING
 from tests.federated.simple_method import assert_near
+from tests.flatland.cases import complete, graph_of
 from tests.flatland.test_joint import agree
 
 
@@ -200,3 +202,15 @@ def test_a_client_with_one_training_edge_takes_part():
     message["parameters"] = {n: v.double() for n, v in message["parameters"].items()}
     update, _ = method.local_update(message, one, {}, Rng(0))
     assert update.weight == 1
+
+
+def test_a_client_without_a_possible_negative_is_refused_before_the_run():
+    """Unless it has no training edge: it draws no negative."""
+    data, method = data_of(), FlatLand(LinkNetwork(LorentzGCN((4,)), dim=3), rounds=1)
+    graph, pairs = graph_of(complete(4), 4), torch.tensor(complete(4))
+    train = LinkExamples(graph, pairs, torch.ones(6, dtype=torch.int64))
+    client = dataclasses.replace(data.clients[0], train=train)
+    refuse_other_data(method, dataclasses.replace(client, train=train.part(torch.arange(0))))
+    data = dataclasses.replace(data, clients=(client, *data.clients[1:]))
+    with pytest.raises(ValueError, match="cannot use client 0: every pair of its nodes"):
+        next(Trainer().run(method, data, Rng(0)))
