@@ -101,6 +101,7 @@ class FlyNN(KeyedNoise, Method):
         )
 
     aggregator = Sum()
+    unsent = "epsilon", "mechanism"
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -157,8 +158,7 @@ class FlyNN(KeyedNoise, Method):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        unsent = ("epsilon", "mechanism")
-        message = {name: leaf for name, leaf in server_state.items() if name not in unsent}
+        message = super().broadcast(server_state, client_id)
         if not server_state["parties"]:  # the initial counts are zeros: their number is sent alone
             del message["parties"]
             message["counts"] = server_state["counts"][:, :0]

@@ -118,6 +118,7 @@ class SlotLayout(KeyedNoise, Method):
         )
 
     aggregator = Gather()
+    unsent = "counts", "table", "mechanism"
 
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
@@ -149,8 +150,7 @@ class SlotLayout(KeyedNoise, Method):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        unsent = ("counts", "table", "mechanism")
-        message = {n: x for n, x in server_state.items() if n not in unsent}
+        message = super().broadcast(server_state, client_id)
         if "table" in server_state:
             message["table"] = dict(server_state["table"])
         if "counts" in server_state and client_id >= 0:

@@ -95,6 +95,7 @@ class PrivateSteps(NestedMethod):
     dp_delta: float = 1e-5
 
     part, sends_part = "method", True
+    unsent = ("mechanism",)
 
     def __post_init__(self) -> None:
         check.at_least(1, steps=self.steps)
@@ -153,8 +154,7 @@ class PrivateSteps(NestedMethod):
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         inner = self.method.broadcast(server_state["method"], client_id)
-        message = {name: leaf for name, leaf in server_state.items() if name != "mechanism"}
-        return {**message, "method": inner}
+        return {**super().broadcast(server_state, client_id), "method": inner}
 
     @override
     def local_update(

@@ -133,6 +133,7 @@ class FedTad(GraphMethod):
     distillation: Distillation = field(default_factory=Distillation)
 
     aggregator = Gather()
+    unsent = "generator", "sizes", "round"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,10 +156,6 @@ class FedTad(GraphMethod):
     @override
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
         return {**server_state, "sizes": torch.tensor(sizes)}
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: server_state[name] for name in ("parameters", "buffers", "seed")}
 
     @override
     def additions(
