@@ -2,7 +2,7 @@
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -177,44 +177,44 @@ def released_by(
     rng = Rng(seed)
     trainer, _, data = placed(trainer, method, data)
     state = trainer.begin(method, data, rng)
-    states, rows = [state], list[Row]()
-    for part in ((method.rounds + 1) // 2, method.rounds) if resumed else (method.rounds,):
-        for state, new in run_until(trainer, method, data, rng, states[-1], part):
-            states.append(state)
-            rows += new
-        if resumed and part < method.rounds:
-            states[-1] = reloaded(states[-1])
+    states, rows = states_of(trainer, method, data, rng, state, resumed=resumed)
     deltas = np.stack([s.server_state["released"].double().numpy() for s in states[1:]])
     bounds = np.array([s.privacy["clip_norm"] for s in states[:-1]], dtype=np.float64)
     return Released(deltas, bounds, rows, states)
 
 
-def run_until(
-    trainer: Trainer, method: Method, data: FederatedData, rng: Rng, state: TrainerState, end: int
-) -> Iterator[tuple[TrainerState, list[Row]]]:
-    """States and metrics of the exchanges up to a round.
+def states_of(
+    trainer: Trainer,
+    method: Method,
+    data: FederatedData,
+    rng: Rng,
+    state: TrainerState,
+    *,
+    resumed: bool,
+) -> tuple[list[TrainerState], list[Row]]:
+    """States before and after all exchanges of a run, and its metrics.
 
     Args:
         trainer: Trainer of the run.
         method: Method to train.
         data: The canaries.
         rng: Random stream of the run.
-        state: State to continue from.
-        end: Number of the last round.
+        state: State before the first round.
+        resumed: Whether the run is stopped in its middle and goes on from a stored checkpoint.
     """
-    if state.round < end:
-        for now, rows in trainer.run(method, data, rng, state):
-            yield now, rows
-            if now.round == end:
-                return
+    states, rows, middle = [state], list[Row](), (method.rounds + 1) // 2
+    for stop in (middle, method.rounds) if resumed else (method.rounds,):
+        for now, new in trainer.run(method, data, rng, states[-1]):
+            states.append(now)
+            rows += new
+            if now.round == stop < method.rounds:
+                states[-1] = _reloaded(now)
+                break
+    return states, rows
 
 
-def reloaded(state: TrainerState) -> TrainerState:
-    """The state after it was written to a file and read again.
-
-    Args:
-        state: State of a run.
-    """
+def _reloaded(state: TrainerState) -> TrainerState:
+    """The state after it was written to a file and read again."""
     file = io.BytesIO()
     torch.save(state.checkpoint(), file)
     file.seek(0)

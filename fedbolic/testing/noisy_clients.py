@@ -21,7 +21,7 @@ from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg, PrivateSteps
 from fedbolic.nn.network.backbone import Backbone
-from fedbolic.testing.canaries import Canaries, canary_data, placed, reloaded, run_until
+from fedbolic.testing.canaries import Canaries, canary_data, placed, states_of
 
 LENGTH = 100.0
 """Norm of a canary example over the clipping bound, by which its gradient lies on one axis."""
@@ -108,17 +108,12 @@ class Subject(ABC):
             engine: Engine of the clients.
             present: Whether each canary is in the run.
             seed: Seed of the run, from which no key follows.
-            resumed: Whether the run goes on from a stored checkpoint after its first round.
+            resumed: Whether the run goes on from a stored checkpoint in its middle.
         """
         given, rng = (Trainer(engine), self.method, self.data(present)), Rng(seed)
         trainer, method, data = placed(*given, self.ledger)
-        states, rows = [self.begin(trainer, method, data, rng)], list[Row]()
-        for end in (1, self.rounds) if resumed else (self.rounds,):
-            for state, new in run_until(trainer, method, data, rng, states[-1], end):
-                states.append(state)
-                rows += new
-            if resumed and end < self.rounds:
-                states[-1] = reloaded(states[-1])
+        state = self.begin(trainer, method, data, rng)
+        states, rows = states_of(trainer, method, data, rng, state, resumed=resumed)
         ends = [state for state in states if not state.exchange]
         servers = [state.server_state for state in ends]
         read = [self.read(a, b) for a, b in itertools.pairwise(servers)]
