@@ -24,6 +24,7 @@ from flatland.graphs.model import GCN
 from flatland.graphs.weak_cache import derived
 from flatland.rivals.fedstar import with_structure
 from flatland.rivals.gcfl import shares_of
+from flatland.rivals.personal_means import weighted_means
 
 EDGES_AT_ONCE = 4096
 """Edges whose features are compared at once."""
@@ -184,12 +185,8 @@ class FedTad(GraphMethod):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         before, sent = server_state["parameters"], total.payload
         models = [tree.add(before, one["delta"]) for one in sent.values()]
-        stacked = {name: torch.stack([x[name] for x in models]) for name in before}
         of_models = shares_of(server_state["sizes"], total.clients, self.weights)
-        mean = {
-            name: torch.tensordot(of_models.to(x.device), x.double(), 1).to(x.dtype)
-            for name, x in stacked.items()
-        }
+        mean = weighted_means(models, of_models)
         shares = torch.stack([one["reliability"] for one in sent.values()])
         rng = Rng(server_state["seed"]).at("distillation", server_state["round"])
         moved, generator = self._distilled(mean, models, shares, server_state["generator"], rng)

@@ -19,6 +19,7 @@ from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.engine import RunStoppedError
 from flatland.graphs.graph_method import GraphMethod
 from flatland.rivals.affinities import ClientAffinity, UpdateCosines, minimum_cut
+from flatland.rivals.personal_means import weighted_means
 
 NORM = "gradient_norm"
 """Entry of a payload: the norm of the client's last gradient."""
@@ -198,7 +199,7 @@ class Gcfl(GraphMethod):
                 if present := [i for i in part if i in updates]:
                     deltas = [total.payload[str(i)]["delta"] for i in present]
                     shares = shares_of(server_state["sizes"], present, self.weights)
-                    moved = _moved(cluster["parameters"], deltas, shares)
+                    moved = tree.add(moved, weighted_means(deltas, shares))
                 clusters.append({"members": torch.tensor(part), "parameters": moved})
         named = {str(place): cluster for place, cluster in enumerate(clusters)}
         return {**server_state, "clusters": named, "norms": norms, "unit": unit, "round": current}
@@ -260,17 +261,6 @@ def shares_of(sizes: Tensor, clients: Sequence[int], weights: str) -> Tensor:
     if not sum(chosen):
         raise RunStoppedError(f"no client of {list(clients)} has training data for their mean")
     return torch.tensor(chosen, dtype=torch.float64) / sum(chosen)
-
-
-def _moved(parameters: Params, deltas: Sequence[Params], shares: Tensor) -> Params:
-    """Parameters of a cluster after the mean update of those who answered."""
-    mean = {
-        name: torch.tensordot(
-            shares.to(x.device), torch.stack([delta[name] for delta in deltas]).double(), dims=1
-        ).to(x.dtype)
-        for name, x in parameters.items()
-    }
-    return tree.add(parameters, mean)
 
 
 def flattened(delta: Params) -> Tensor:

@@ -1,5 +1,6 @@
-"""A separately weighted mean of all networks for every client, which the server keeps."""
+"""Weighted means of networks, and a server that keeps a separate one for every client."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
-from fedbolic.core.types import Meta, Tree
+from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.update import AggregatedUpdate
 from flatland.graphs.graph_method import GraphMethod
@@ -62,10 +63,22 @@ class PersonalMeans:
         sent = [self.broadcast(server_state, int(i))["parameters"] for i in ids]
         trained = [tree.add(x, total.payload[i]["delta"]) for x, i in zip(sent, ids, strict=True)]
         rows = torch.cat((shares, common.unsqueeze(0)))
-        means = {
-            name: torch.tensordot(rows, torch.stack([x[name] for x in trained]).double(), 1).to(of)
-            for name, of in server_state["parameters"].items()
-        }
+        means = weighted_means(trained, rows)
         *own, for_all = [{n: x[row].clone() for n, x in means.items()} for row in range(len(rows))]
         known = {**server_state["clients"], **dict(zip(ids, own, strict=True))}
         return {**server_state, "parameters": for_all, "clients": known}
+
+
+def weighted_means(models: Sequence[Params], shares: Float64[Tensor, "*means clients"]) -> Params:
+    """Weighted sums of the parameters of several models, in float64, then in their own dtypes.
+
+    Args:
+        models: Parameters of the models.
+        shares: Weights of the models, one row for each mean.
+    """
+    return {
+        name: torch.tensordot(
+            shares.to(like.device), torch.stack([one[name] for one in models]).double(), 1
+        ).to(like.dtype)
+        for name, like in models[0].items()
+    }
