@@ -212,13 +212,13 @@ class Site:
         if not self.file.exists():
             raise FileNotFoundError(f"{self.file} is missing")
         asked, messages = defaultdict[str, set[str]](set), defaultdict[str, dict[str, None]](dict)
-        releases, epsilons = Counter[str](), dict[str, tuple[float, int]]()
-        requests, told = dict[str, str](), set[str]()
+        costs, requests, told = list[dict[str, Any]](), dict[str, str](), set[str]()
+        epsilon = math.nan
         try:
             for number, entry, digest in self._signed(public, faults):
                 if entry["event"] == "asked":
                     asked[entry["kind"]].add(entry["request"])
-                    if entry.get("state", "") not in {"", *requests}:
+                    if (state := entry.get("state", "")) and state not in requests:
                         faults.append(f"line {number} goes on from a client state of no line")
                     requests[digest] = entry["request"]
                     if "path" in entry and entry["kind"] == "train":
@@ -227,10 +227,9 @@ class Site:
                     told.add(entry["request"])
                     if not any(entry["request"] in names for names in asked.values()):
                         faults.append(f"line {number} replies to nothing that was asked")
-                for cost in entry.get("costs", ()):
-                    releases[cost["mechanism"]] += cost["releases"]
-                    epsilons[cost["mechanism"]] = cost["epsilon"], cost["rounds"]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                costs += entry.get("costs", ())
+            epsilon = _charged(costs)
+        except (KeyError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError):
             faults.append("the transcript is damaged")
         if received and not any(requests.get(name) in told for name in received):
             faults.append(
@@ -240,10 +239,9 @@ class Site:
         for kind, names in asked.items():
             if len(names) > (most := self._most(kind)):
                 faults.append(f"{len(names)} requests of {kind} were answered, not {most}")
-        epsilon = sum(e * -(-releases[m] // rounds) for m, (e, rounds) in epsilons.items())
         counts = {kind: len(asked[kind]) for kind in REQUEST_KINDS if asked[kind]}
-        received = {path: tuple(digests) for path, digests in messages.items()}
-        return SiteReport(self.folder.name, counts, epsilon, received, tuple(faults))
+        arrived = {path: tuple(digests) for path, digests in messages.items()}
+        return SiteReport(self.folder.name, counts, epsilon, arrived, tuple(faults))
 
 
 @dataclass(frozen=True)
@@ -253,7 +251,8 @@ class SiteReport:
     Args:
         name: Name of the site's folder.
         counts: Number of different requests of every kind.
-        epsilon: Epsilon of all that was charged to accounts, plans counted whole.
+        epsilon: Epsilon of all that was charged to accounts, plans counted whole; NaN if the
+            transcript is damaged.
         messages: Digests of the server's different messages by exchange, in the order of arrival;
             more than one if it asked again.
         faults: Faults, one sentence each.
@@ -280,6 +279,18 @@ def cost_of(ledger: PrivacyLedger, num_releases: int) -> dict[str, Any]:
     """
     planned = {"rounds": ledger.rounds, "epsilon": ledger.epsilon(ledger.rounds)}
     return {"mechanism": repr(ledger), "releases": num_releases, **planned}
+
+
+def _charged(costs: list[dict[str, Any]]) -> float:
+    """Epsilon of charges, plans counted whole."""
+    releases, plans = Counter[str](), dict[str, tuple[float, int]]()
+    for cost in costs:
+        if min(cost["releases"], cost["epsilon"], cost["rounds"] - 1) < 0:
+            raise ValueError("charges are positive, and of one round at least")
+        releases[cost["mechanism"]] += cost["releases"]
+        plans[cost["mechanism"]] = cost["epsilon"], cost["rounds"]
+    whole = (epsilon * -(-releases[m] // rounds) for m, (epsilon, rounds) in plans.items())
+    return sum(whole, start=0.0)
 
 
 def different_messages(reports: list[SiteReport]) -> list[str]:

@@ -121,6 +121,19 @@ def test_an_altered_transcript_is_found(fault, words, told, tmp_path):
     assert any(words in found for found in Site(folder).check().faults)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rounds": 0}, {"rounds": "x"}, {"releases": 10**4000}, {"releases": -5}, {"epsilon": None}],
+    ids=lambda wrong: "-".join(wrong),
+)
+def test_charges_that_no_ledger_makes_are_a_fault_of_the_site_that_signs_them(wrong, tmp_path):
+    """One site that lies does not keep the audit from the others."""
+    site = Site.create(tmp_path / "site")
+    site.ask("train", "a", {})
+    site.tell("a", {}, [{"mechanism": "", "releases": 1, "epsilon": 1.0, "rounds": 1, **wrong}])
+    assert site.check().faults == ("the transcript is damaged",)
+
+
 def test_an_end_that_the_server_has_is_not_cut_off(told, received, tmp_path):
     """A transcript that ends before the reply of the last round, of which the server has proof."""
     folder = copied(told[0][1], tmp_path)
