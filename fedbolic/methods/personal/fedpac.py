@@ -19,7 +19,7 @@ from fedbolic.federated.aggregators.update import (
     Update,
     find_outside,
 )
-from fedbolic.federated.contract.classifier_method import ClassifierMethod, shared_context
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.scores.score import chunks
 from fedbolic.methods.personal.stages import StagedSteps
 from fedbolic.nn.network.classifier import features_and_logits
@@ -70,6 +70,7 @@ class FedPAC(StagedSteps, ClassifierMethod):
     head_share: float = 0.2
 
     models = "personal"
+    unsent = "optimizer", "heads"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,20 +95,15 @@ class FedPAC(StagedSteps, ClassifierMethod):
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         head = {name: of_all[client_id] for name, of_all in server_state["heads"].items()}
-        parts = ("buffers", "prototypes", "known")
-        return {
-            "parameters": {**server_state["parameters"], **head},
-            **{name: server_state[name] for name in parts},
-        }
+        message = super().broadcast(server_state, client_id)
+        return {**message, "parameters": {**message["parameters"], **head}}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        parameters = message["parameters"]
+        received = message["parameters"]
         shared = {name: message[name] for name in ("prototypes", "known", "buffers")}
-        shared["fixed"] = {}
-        own = shared_context(parameters)["shared"]["global_parameters"]
-        local = self.local_state(parameters, message["buffers"])
-        return local, {"shared": shared, "own": {"received": own}}
+        local = self.local_state(received, message["buffers"])
+        return local, {"shared": {**shared, "fixed": {}}, "own": {"received": received}}
 
     @override
     def loss(
