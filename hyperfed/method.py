@@ -8,7 +8,7 @@ a step that no client's update opposes (:mod:`fedbolic.federated.aggregators.min
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +105,7 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
 
     head_type = nn.Identity  # its logits are the features
+    counted: ClassVar = {"train/clipped": CLIPPED}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,9 +153,8 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
             generator = Rng(message["seed"]).at("client", client.id).generator()
             fixed = {_HEAD: turned(fixed[_HEAD], generator)}
         local, context = super().start(message, client, client_state)
-        none = torch.zeros((), device=client.no_inputs.device)
         own = {"prototypes": fixed, "loss": self.objective.known(client)}
-        return {**local, "buffers": {**local["buffers"], CLIPPED: none}}, {**context, "own": own}
+        return local, {**context, "own": own}
 
     @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
@@ -178,15 +178,6 @@ class HyperFed(ClassifierMethod, Reporting, FixedTargets):
             losses = losses + self.mixup * mixup_loss(mixed, points, batch, self.slope)
         beyond = buffers[CLIPPED] + num_beyond(z, self.clip, batch["mask"])
         return losses, {**running, CLIPPED: beyond}
-
-    @override
-    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
-        buffers = _without(local["buffers"], CLIPPED)
-        return super().outcome({**local, "buffers": buffers}, context)
-
-    @override
-    def counts(self, local: Tree) -> Params:
-        return {"train/clipped": local["buffers"][CLIPPED]}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:

@@ -120,6 +120,13 @@ class ClassifierMethod(GradientMethod):
     spaces: ClassVar[Mapping[str, Manifold]] = {}
     """Manifolds of those parameters whose rows are points."""
 
+    counted: ClassVar[Mapping[str, str]] = {}
+    """Metrics that are shares of all visits, each with the buffer that counts in a round.
+
+    ``loss`` receives these buffers next to those of the network, which must not be given them, and
+    returns them with what it has added.
+    """
+
     counts_steps: ClassVar[bool] = False
     """True if ``local`` counts the steps of a round, as ``num_steps`` in float64.
 
@@ -173,9 +180,10 @@ class ClassifierMethod(GradientMethod):
         values = Assembly(received, {}, message["buffers"])
         if self.sharing:
             values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
-        local = self.local_state(values.trained, values.buffers)
+        device = client.no_inputs.device
+        counts = {name: torch.zeros((), device=device) for name in self.counted.values()}
+        local = self.local_state(values.trained, {**values.buffers, **counts})
         if self.counts_steps:
-            device = client.no_inputs.device
             local["num_steps"] = torch.zeros((), dtype=torch.float64, device=device)
         return local, shared_context(received, values.fixed)
 
@@ -223,23 +231,24 @@ class ClassifierMethod(GradientMethod):
         global_parameters = context["shared"]["global_parameters"]
         trained = {name: local["parameters"][name] for name in global_parameters}
         delta = tree.subtract_(trained, global_parameters)
+        counts = self.counted.values()
+        buffers = {name: x for name, x in local["buffers"].items() if name not in counts}
         if not self.sharing:
-            return {"delta": delta, "buffers": local["buffers"]}, {}
+            return {"delta": delta, "buffers": buffers}, {}
         personal = {
-            kind: select_kind(local[kind], self.sharing, "personal")
-            for kind in ("parameters", "buffers")
+            kind: select_kind(values, self.sharing, "personal")
+            for kind, values in (("parameters", local["parameters"]), ("buffers", buffers))
         }
-        sent = select_kind(local["buffers"], self.sharing, "shared")
+        sent = select_kind(buffers, self.sharing, "shared")
         return {"delta": delta, "buffers": sent}, personal if any(personal.values()) else {}
 
     def counts(self, local: Tree) -> Params:
-        """Counts of visits to examples, recorded as fractions of all visits; by default empty.
+        """Counts of visits to examples, by the metrics that ``counted`` names.
 
         Args:
             local: ``local`` of one client, or of several with a leading axis.
         """
-        del local
-        return {}
+        return {metric: local["buffers"][name] for metric, name in self.counted.items()}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
