@@ -1,7 +1,7 @@
 """FedTAD: a server that distils all clients' models on pseudo graphs, class by class."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -202,7 +202,7 @@ class FedTad(GraphMethod):
         network = self.model(Meta(len(like), (len(common["body.0.space"]),), 1))
         y = (torch.arange(of.nodes) * len(like) // of.nodes).to(like.device)
         makes, optimizer = self._generator(common), self.optimizer
-        states = optimizer.init(generator), optimizer.init(common)
+        of_generator, of_common = optimizer.init(generator), optimizer.init(common)
         _, buffers = network.init(0)
         draws = rng.generator()
 
@@ -210,32 +210,41 @@ class FedTad(GraphMethod):
             block = graph_block((pseudo_graph(x, y, of.neighbours),))
             return network(parameters, buffers, block)[0][0]
 
+        def gap(ours: Tensor, theirs: Sequence[Tensor]) -> Tensor:
+            return _weighted([(ours - one).abs().mean(dim=-1) for one in theirs], y, shares)
+
+        def generator_loss(parameters: Params) -> Tensor:
+            x, _ = makes(parameters, {}, noise, y)
+            ours, theirs = outputs(x, common), [outputs(x, one) for one in models]
+            loss = -gap(ours, [one.detach() for one in theirs])
+            entropies = [cross_entropy(one, y, reduction="none") for one in theirs]
+            loss = loss + of.semantic * _weighted(entropies, y, shares)
+            return loss + of.diversity * len(models) * diversity_loss(noise, x)
+
+        def model_loss(parameters: Params) -> Tensor:
+            return gap(outputs(x, parameters), theirs)
+
         for _ in range(of.epochs):
             noise = torch.randn(of.nodes, of.noise, generator=draws, dtype=torch.float64).to(like)
             for _ in range(of.generator_steps):
-                with torch.enable_grad():
-                    leaves = tree.map_tensors(lambda x: x.detach().requires_grad_(), generator)
-                    x, _ = makes(leaves, {}, noise, y)
-                    ours, theirs = outputs(x, common), [outputs(x, one) for one in models]
-                    loss = -gap(ours, [one.detach() for one in theirs], y, shares)
-                    loss = loss + of.semantic * semantic_loss(theirs, y, shares)
-                    loss = loss + of.diversity * len(models) * diversity_loss(noise, x)
-                    found = torch.autograd.grad(loss, tuple(leaves.values()))
-                named = dict(zip(generator, found, strict=True))
-                generator, state = optimizer.step(generator, named, states[0], lr=of.generator_lr)
-                states = state, states[1]
+                found = _gradients(generator_loss, generator)
+                generator, of_generator = optimizer.step(
+                    generator, found, of_generator, lr=of.generator_lr
+                )
             with torch.no_grad():
                 x, _ = makes(generator, {}, noise, y)
                 theirs = [outputs(x, one) for one in models]
             for _ in range(of.model_steps):
-                with torch.enable_grad():
-                    leaves = tree.map_tensors(lambda x: x.detach().requires_grad_(), common)
-                    loss = gap(outputs(x, leaves), theirs, y, shares)
-                    found = torch.autograd.grad(loss, tuple(leaves.values()))
-                named = dict(zip(common, found, strict=True))
-                common, state = optimizer.step(common, named, states[1], lr=of.model_lr)
-                states = states[0], state
+                found = _gradients(model_loss, common)
+                common, of_common = optimizer.step(common, found, of_common, lr=of.model_lr)
         return common, generator
+
+
+def _gradients(loss: Callable[[Params], Tensor], parameters: Params) -> Params:
+    with torch.enable_grad():
+        leaves = tree.map_tensors(lambda x: x.detach().requires_grad_(), parameters)
+        found = torch.autograd.grad(loss(leaves), tuple(leaves.values()))
+    return dict(zip(leaves, found, strict=True))
 
 
 def reliability(split: GraphSplit, num_classes: int, walks: int) -> Float[Tensor, " classes"]:
@@ -276,41 +285,9 @@ def pseudo_graph(x: Float[Tensor, "n width"], y: Int64[Tensor, " n"], neighbours
     return Graph(x, simple_edges(torch.stack((start.flatten(), near.flatten())), len(x)), y)
 
 
-def gap(
-    ours: Float[Tensor, "n classes"],
-    theirs: Sequence[Tensor],
-    y: Int64[Tensor, " n"],
-    shares: Float[Tensor, "clients classes"],
-) -> Float[Tensor, ""]:
-    """Sum over clients and classes of weighted mean distances of logits.
-
-    Args:
-        ours: Logits of the common model.
-        theirs: Logits of every client's model.
-        y: Classes of the nodes.
-        shares: Reliabilities.
-    """
-    distances = [(ours - one).abs().mean(dim=-1) for one in theirs]
-    return _weighted(torch.stack(distances), y, shares)
-
-
-def semantic_loss(
-    theirs: Sequence[Tensor], y: Int64[Tensor, " n"], shares: Float[Tensor, "clients classes"]
-) -> Float[Tensor, ""]:
-    """Sum over clients and classes of weighted mean cross-entropies.
-
-    Args:
-        theirs: Logits of every client's model.
-        y: Classes of the nodes.
-        shares: Reliabilities.
-    """
-    losses = [cross_entropy(one, y, reduction="none") for one in theirs]
-    return _weighted(torch.stack(losses), y, shares)
-
-
-def _weighted(values: Tensor, y: Tensor, shares: Tensor) -> Tensor:
-    """Sum of the values with the reliabilities of their classes, divided by the classes' sizes."""
-    return (values * shares[:, y] / y.bincount()[y]).sum()
+def _weighted(values: Sequence[Tensor], y: Tensor, shares: Tensor) -> Tensor:
+    """Sum over clients and classes of the reliability times the mean value of the class."""
+    return (torch.stack(tuple(values)) * shares[:, y] / y.bincount()[y]).sum()
 
 
 def diversity_loss(noise: Float[Tensor, "n k"], x: Float[Tensor, "n width"]) -> Float[Tensor, ""]:
