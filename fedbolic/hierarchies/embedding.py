@@ -306,10 +306,8 @@ class Embedding:
         try:
             return cls(*readers.get(Path(file).suffix, load_embedding)(Path(file)))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            lacks = "it lacks " * isinstance(error, KeyError)
-            raise ValueError(
-                f"{file} holds no embedding that can be read: {lacks}{error}"
-            ) from error
+            why = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{file} holds no embedding that can be read: {why}") from error
 
     @property
     def _parts(self) -> tuple[tuple[str, ...], Places, Tensor | None]:
