@@ -121,18 +121,20 @@ def _refuse_wrong_file(file: str, options: Collection[str]) -> None:
         raise ValueError(
             f"{file} is empty: it needs options, such as method: {{class_path: FedAvg}}"
         )
-    names = set(settings) if isinstance(settings, dict) else set()
-    for name in filter(lambda name: _names_class(settings[name]), names):
-        for key in settings[name].keys() - {"class_path", "init_args"}:
-            raise ValueError(f"{file}: {name} has {key} next to class_path: init_args has options")
-    if "rows" in names - set(options):
+    if not isinstance(settings, dict):
+        return
+    for name, value in settings.items():
+        beside = value.keys() - {"class_path", "init_args"} if isinstance(value, dict) else ()
+        if beside and "class_path" in value:
+            raise ValueError(
+                f"{file}: {name} has {', '.join(sorted(map(str, beside)))} next to class_path: "
+                "init_args has options"
+            )
+    unknown = settings.keys() - set(options)
+    if "rows" in unknown:
         raise ValueError(f"{file} has several rows; run it by: fedbolic sweep --config {file}")
-    if "method" in names - set(options) and "rows" in options:
+    if "method" in unknown and "rows" in options:
         raise ValueError(f"{file} describes one run; run it by: fedbolic run --config {file}")
-
-
-def _names_class(value: object) -> bool:
-    return isinstance(value, dict) and "class_path" in value
 
 
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
