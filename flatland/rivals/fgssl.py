@@ -1,6 +1,6 @@
 """FGSSL: clients contrast views of their nodes with the received model and keep its relations."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -85,8 +85,8 @@ class _Contrasted(Flat):
     def __init__(self, sizes: tuple[int, ...], num_classes: int, of: ContrastedGCN) -> None:
         super().__init__(sizes, FlatHead(sizes[-1], num_classes), of.dropout, of.activation)
         self.received = Flat(sizes, FlatHead(sizes[-1], num_classes), 0.0, of.activation)
-        self.weak = View(of.weak_edges, of.weak_features)
-        self.strong = View(of.strong_edges, of.strong_features)
+        self.weak = View(of.weak_edges, of.weak_features, sizes[0])
+        self.strong = View(of.strong_edges, of.strong_features, sizes[0])
         self.temperature = of.relation_temperature
 
     @override
@@ -116,13 +116,14 @@ class View(nn.Module):
     Args:
         edges: Share of the edges to leave out, in [0, 1).
         features: Share of the features to leave out, in [0, 1).
+        width: Number of features.
     """
 
     dropout_seed: Tensor
 
-    def __init__(self, edges: float, features: float) -> None:
+    def __init__(self, edges: float, features: float, width: int) -> None:
         super().__init__()
-        self.edges, self.features = edges, features
+        self.edges, self.features, self.width = edges, features, width
         self.register_buffer(SEED, torch.randint(2**63 - 1, ()))
 
     def forward(self, block: GraphBlock) -> GraphBlock:
@@ -137,18 +138,12 @@ class View(nn.Module):
         taken = taken.to(matrix.value.dtype)
         degrees = taken.new_zeros(len(matrix.counts)).index_add(0, row, taken)
         share = degrees.clamp(min=1).rsqrt()
-        left = Sparse(matrix.start, matrix.column, share[row] * taken * share[column], matrix.width)
+        left = replace(matrix, value=share[row] * taken * share[column])
         vars(left)["transposed"] = left
-        width = self._width(block)
-        codes = -1 - torch.arange(width, device=row.device)
+        codes = -1 - torch.arange(self.width, device=row.device)
         features = kept(start.unsqueeze(-1), codes, self.features)
         given = block.features, block.norms, block.neighbours, left, block.members
         return _PartialBlock(*given, features)
-
-    @staticmethod
-    def _width(block: GraphBlock) -> int:
-        x = block.features
-        return x.shape[-1] if isinstance(x, Tensor) else x.width // block.shape[0]
 
 
 def kept(
@@ -309,8 +304,7 @@ class Fgssl(GraphMethod):
     def losses(self, outputs: Tensor, batch: Params) -> Tensor:
         """Cross-entropies of the nodes of a batch with both further terms."""
         width = self.network.widths[-1]
-        parts = outputs.tensor_split((width, 2 * width, 2 * width + 1), dim=-1)
-        ours, theirs, gap, logits = parts
+        ours, theirs, gap, logits = outputs.tensor_split((width, 2 * width, 2 * width + 1), dim=-1)
         at, y = batch["node"], batch["y"]
         entropies = cross_entropy(logits[at], y, reduction="none")
         contrast = contrasts(ours[at], theirs[at], y, batch["mask"], self.temperature)

@@ -1,7 +1,7 @@
 """FGSSL: dense views of a graph, and both further terms node by node and pair by pair."""
 
 import torch
-from torch.nn.functional import cross_entropy, elu
+from torch.nn.functional import cross_entropy
 
 from fedbolic.nn.layers.dropout import mixed_bits
 from flatland import ContrastedGCN, Fgssl
@@ -11,6 +11,7 @@ from tests.conformance.graphs import (
     WIDTHS,
     Learner,
     closed,
+    convolutions,
     gcn,
     models_of,
     normalised,
@@ -41,8 +42,7 @@ def view(graph, seed, edges, features):
 
 def encoded(a, x, p):
     """Features and logits."""
-    h = elu(a @ x @ p["body.0.space"] + p["body.0.bias"])
-    h = elu(a @ h @ p["body.1.space"] + p["body.1.bias"])
+    h = convolutions(a, x @ p["body.0.space"], p)
     return h, h @ p["head.space"] + p["head.bias"]
 
 

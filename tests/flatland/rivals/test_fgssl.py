@@ -38,7 +38,7 @@ def test_without_both_terms_it_is_federated_averaging():
 
 def test_a_view_lacks_its_share_of_edges_in_both_directions():
     block = graph_block((graph_of(complete(60), 60, dim=400),))
-    view = View(0.8, 0.5)
+    view = View(0.8, 0.5, 400)
     view.dropout_seed = torch.tensor(3)
     found = view(block)
     left = torch.zeros(60, 60)
