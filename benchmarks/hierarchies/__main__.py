@@ -17,7 +17,7 @@ Takes 40 minutes; with all peers 30, nouns 9, layouts 8, slots 5, the figure 1.
 
 from pathlib import Path
 
-from benchmarks.hierarchies import peers as hierarchy_peers
+from benchmarks.hierarchies import peers
 from benchmarks.hierarchies.controls import CELLS, Controls
 from benchmarks.hierarchies.layouts import (
     LAYOUT_FIGURES,
@@ -75,8 +75,8 @@ def main() -> None:
             print(f"**Controls**\n\n{table(found)}\n")
             print(f"**Trained**\n\n{trained_table(found)}", flush=True)
         if not given.table:
-            every = hierarchy_peers.PROBLEMS if given.peers else hierarchy_peers.SHORT
-            hierarchy_peers.report_all(every, results, given.root)
+            every = peers.PROBLEMS if given.peers else peers.SHORT
+            peers.report_all(every, results, given.root)
 
 
 if __name__ == "__main__":

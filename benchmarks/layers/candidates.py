@@ -12,8 +12,7 @@ from torch.nn.functional import unfold
 from torch_geometric.nn import GCNConv
 
 from benchmarks.geometry.libraries import hypll_ball, space_of
-from benchmarks.layers import blocks as block_candidates
-from benchmarks.layers import hgcn
+from benchmarks.layers import blocks, hgcn
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import (
     MLR,
@@ -279,7 +278,7 @@ ROWS: dict[str, tuple[tuple[str, str, Callable[[str], Built], str], ...]] = {
         ("CentroidPool2d, Lorentz", OURS, of(CentroidPool2d, lorentz_images, 2), HCNN),
         ("CentroidPool2d, ball", OURS, of(CentroidPool2d, ball_images, 2), RESNET),
     ),
-    "block": block_candidates.ROWS,
+    "block": blocks.ROWS,
     **{
         group: tuple(
             (title, library, partial(hgcn.built, f"{library} {title}", size), HGCN)
