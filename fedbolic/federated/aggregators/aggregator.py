@@ -138,15 +138,15 @@ class Mean(Additive):
         if not (0 <= weight <= LARGEST_FACTOR and float(weight).is_integer()):
             return super().add_to(total, update)
 
-        exact: tuple[list[Tensor], list[Tensor]] = [], []
-        for of_name, leaf in zip(*tree.paired(total, update.payload), strict=True):
+        sums, exact = [], []  # those whose products with the weight have at most 53 bits
+        for summed, leaf in zip(*tree.paired(total, update.payload), strict=True):
             if isinstance(leaf, Tensor) and leaf.dtype == torch.float32:
-                exact[0].append(of_name)
-                exact[1].append(leaf)
+                sums.append(summed)
+                exact.append(leaf)
             else:
-                of_name.add_(as_double(leaf).mul_(weight))
-        if exact[0]:  # products with at most 53 bits
-            torch._foreach_add_(*exact, alpha=weight)  # pyright: ignore[reportPrivateImportUsage]
+                summed.add_(as_double(leaf).mul_(weight))
+        if sums:
+            torch._foreach_add_(sums, exact, alpha=weight)  # pyright: ignore[reportPrivateImportUsage]
         return total
 
     @override
