@@ -168,9 +168,9 @@ def _compared(
     names = dict.fromkeys(row.name for rows in groups.values() for row in rows)
     if reference not in names:
         raise ValueError(f"there is no row {reference!r}, only {', '.join(names)}")
-    text, ranks = "", {}
+    text, ranks, found = "", {}, paired_scores(groups)
     for column, file in COMPARED.items():
-        scores = paired_scores(groups, column)
+        scores = found.get(column, {})
         if reference in scores:  # such as local training, which has no score of a global model
             text += f"\n{compare_rows(scores, reference, column)}\n"
             means, num_blocks = mean_ranks(scores)
@@ -179,20 +179,19 @@ def _compared(
     return text, ranks
 
 
-def paired_scores(groups: Mapping[Path, Sequence[TableRow]], column: str) -> PairedScores:
-    """Numbers of a column by row, and by the table and the seed of every run.
+def paired_scores(groups: Mapping[Path, Sequence[TableRow]]) -> Mapping[str, PairedScores]:
+    """Numbers of every column by row, and by the table and the seed of every run.
 
     Args:
-        groups: Rows of each table, by its folder.
-        column: Column of the tables; rows without it are left out.
+        groups: Rows of each table, by its folder; a column leaves out rows without it.
     """
-    scores: dict[str, dict[Hashable, float]] = {}
+    scores: dict[str, dict[str, dict[Hashable, float]]] = {}
     for folder, rows in groups.items():
         for row in rows:
             for run in row.finished:
-                found = summary(run.rows())
-                if column in found:
-                    scores.setdefault(row.name, {})[str(folder), run.path.name] = found[column]
+                for column, number in summary(run.rows()).items():
+                    numbers = scores.setdefault(column, {}).setdefault(row.name, {})
+                    numbers[str(folder), run.path.name] = number
     return scores
 
 

@@ -3,11 +3,12 @@
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 
 from fedbolic.report.comparison import PairedScores
 from fedbolic.report.run_scores import mean
 from fedbolic.report.table_rows import TableRow
-from fedbolic.report.text_report import G_FL, MAP, MRR, P_FL, summary
+from fedbolic.report.text_report import G_FL, MAP, MRR, P_FL, paired_scores
 
 VERDICTS = {
     G_FL: "By accuracy of the server's model (G-FL)",
@@ -24,16 +25,8 @@ def verdict(rows: Sequence[TableRow]) -> str:
     Args:
         rows: Rows of the table.
     """
-    runs = [(row.name, run.path.name, summary(run.rows())) for row in rows for run in row.finished]
-    sentences = []
-    for column, beginning in VERDICTS.items():
-        scores: dict[str, dict[Hashable, float]] = {}
-        for row, seed, numbers in runs:
-            if column in numbers:
-                scores.setdefault(row, {})[seed] = numbers[column]
-        if scores:
-            sentences.append(f"{beginning}, {lead(scores)}.")
-    return " ".join(sentences)
+    scores = paired_scores({Path(): rows})
+    return " ".join(f"{VERDICTS[c]}, {lead(scores[c])}." for c in VERDICTS if c in scores)
 
 
 def lead(scores: PairedScores) -> str:
