@@ -173,13 +173,13 @@ class FlyNN(KeyedNoise, Method):
             charge_releases(ledger.of_examples(ledger.relation))
         examples = client.train.all()
         counts = bloom.count(
-            _hash(self, examples["x"], message, client.meta),
+            self._hash(examples["x"], message, client.meta),
             examples["y"],
             dim=self.dim,
             num_classes=client.meta.num_classes,
         )
         if self.privacy is not None:  # nothing else leaves, not even the number of examples
-            return Update({"counts": _released(self, counts, self.privacy, client, rng)}), {}
+            return Update({"counts": self._released(counts, self.privacy, client, rng)}), {}
         if client.size > message["largest"]:  # the wire type might overflow
             raise ValueError(f"the party has {client.size} examples, but {message['largest']} were "
                              "announced as the most of any party")  # fmt: skip
@@ -216,37 +216,33 @@ class FlyNN(KeyedNoise, Method):
             return {}  # there are no counts yet
 
         def labels(examples: Params) -> Tensor:
-            winners = _hash(self, examples["x"], message, client.meta)
+            winners = self._hash(examples["x"], message, client.meta)
             return bloom.predictions(bloom.log_scores(message["counts"], winners, self.decay))
 
         return score_labels(labels, client)
 
+    def _released(self, counts: Tensor, privacy: Mechanism, client: Client, rng: Rng) -> Tensor:
+        if isinstance(self.noise, SystemKeys):
+            noise = Noise(self.noise.stream(rng.at("noise")))
+        else:
+            noise = Noise(opendp=True)
+        plan = privacy.plan(self.active, client.meta.num_clients)
+        released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
+        return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)
+
+    def _hash(self, x: Tensor, message: Tree, meta: Meta) -> Tensor:
+        flat, num_inputs, seed = x.flatten(1), _num_inputs(meta), message["seed"]
+        if flat.shape[1] != num_inputs:  # another lift would give counts of unrelated hashes
+            raise ValueError(f"examples have {flat.shape[1]} features instead of {num_inputs}")
+        if self.scaling is not None:
+            flat = self.scaling.affine(message, num_inputs)(flat)
+        rows = connections(self.dim, width(self.channels, num_inputs), self.fan_in, seed)
+        signs = channel_signs(self.channels, num_inputs, seed)
+        return fly_hash(flat, rows, self.active, signs=signs)
+
 
 def _num_inputs(meta: Meta) -> int:
     return torch.Size(meta.input_shape).numel()
-
-
-def _released(
-    method: FlyNN, counts: Tensor, privacy: Mechanism, client: Client, rng: Rng
-) -> Tensor:
-    if isinstance(method.noise, SystemKeys):
-        noise = Noise(method.noise.stream(rng.at("noise")))
-    else:
-        noise = Noise(opendp=True)
-    plan = privacy.plan(method.active, client.meta.num_clients)
-    released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
-    return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)
-
-
-def _hash(method: FlyNN, x: Tensor, message: Tree, meta: Meta) -> Tensor:
-    flat, num_inputs, seed = x.flatten(1), _num_inputs(meta), message["seed"]
-    if flat.shape[1] != num_inputs:  # another lift would give counts of unrelated hashes
-        raise ValueError(f"examples have {flat.shape[1]} features instead of {num_inputs}")
-    if method.scaling is not None:
-        flat = method.scaling.affine(message, num_inputs)(flat)
-    rows = connections(method.dim, width(method.channels, num_inputs), method.fan_in, seed)
-    signs = channel_signs(method.channels, num_inputs, seed)
-    return fly_hash(flat, rows, method.active, signs=signs)
 
 
 def wire_dtype(largest: int) -> torch.dtype:

@@ -150,11 +150,33 @@ class ClosedFormHead(DelegatedSteps):
         width = layer_width(self.method, self.layer, meta)
         server_state = self.method.init(meta, rng)
         if self.when == "start":
-            _check_start(self, server_state, meta, width)
+            self._check_start(server_state, meta, width)
         progress = {"round": 0, "solved": 0, "width": width, "num_classes": meta.num_classes}
         if self.random_features is not None:
             progress["seed"] = rng.at("random features").number()
         return {**server_state, "closed_form": progress}
+
+    def _check_start(self, server_state: Tree, meta: Meta, width: int) -> None:
+        """Refuse a method whose head, or layer, cannot be replaced before a round."""
+        name, parameters = type(self.method).__name__, server_state["parameters"]
+        weight = f"{self.replaces or HEAD}.weight"
+        if self.replaces is None:
+            if any(weight not in p for p in (self.method.model(meta).init(0)[0], parameters)):
+                raise ValueError(
+                    f"{name} has no linear head on its server that could be replaced before a "
+                    "round: use when='end', or replaces with a method that has prototypes"
+                )
+            return
+        targets = _targets(self.method, server_state)
+        if targets is None:
+            raise ValueError(f"{name} has no fixed vectors of classes: leave replaces out")
+        shape, found = (targets.shape[1], width), parameters.get(weight)
+        if found is None or found.shape != shape:
+            raise ValueError(
+                f"replaces must name a linear layer with a weight of shape {shape}, from the "
+                f"outputs of {self.layer!r} to the vectors of the classes, got {self.replaces!r} "
+                f"with {'none' if found is None else tuple(found.shape)}"
+            )
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -203,29 +225,6 @@ class ClosedFormHead(DelegatedSteps):
         z = normalize(z.to(head["weight"].dtype))
         z = z if self.random_features is None else self.random_features(z, head)
         return z @ head["weight"]
-
-
-def _check_start(closed: ClosedFormHead, server_state: Tree, meta: Meta, width: int) -> None:
-    """Refuse a method whose head, or layer, cannot be replaced before a round."""
-    name, parameters = type(closed.method).__name__, server_state["parameters"]
-    weight = f"{closed.replaces or HEAD}.weight"
-    if closed.replaces is None:
-        if any(weight not in p for p in (closed.method.model(meta).init(0)[0], parameters)):
-            raise ValueError(
-                f"{name} has no linear head on its server that could be replaced before a "
-                "round: use when='end', or replaces with a method that has prototypes"
-            )
-        return
-    targets = _targets(closed.method, server_state)
-    if targets is None:
-        raise ValueError(f"{name} has no fixed vectors of classes: leave replaces out")
-    shape, found = (targets.shape[1], width), parameters.get(weight)
-    if found is None or found.shape != shape:
-        raise ValueError(
-            f"replaces must name a linear layer with a weight of shape {shape}, from the "
-            f"outputs of {closed.layer!r} to the vectors of the classes, got {closed.replaces!r} "
-            f"with {'none' if found is None else tuple(found.shape)}"
-        )
 
 
 def _targets(method: Method, server_state: Tree) -> Tensor | None:
