@@ -12,14 +12,13 @@ from torch import nn
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.core.types import Params, Tree
 from fedbolic.federated.aggregators.aggregator import Aggregator, Mean
 from fedbolic.federated.contract.classifier_method import ClassifierMethod, with_proximal_term
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.contract.sharing import Sharing, check_sharing
-from fedbolic.nn.network.classifier import SimplexHead, classifier
-from fedbolic.nn.network.model import Model
+from fedbolic.nn.network.classifier import SimplexHead
 from fedbolic.optim import SGD, Optimizer
 
 _HEADS = {"linear": nn.Linear, "simplex": SimplexHead}
@@ -87,9 +86,10 @@ class FedAvg(ClassifierMethod):
                 "leave it out"
             )
 
+    @property
     @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta, _HEADS[self.head])
+    def head_type(self) -> type[nn.Module]:  # type: ignore[override]  # by a setting
+        return _HEADS[self.head]
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
