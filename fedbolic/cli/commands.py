@@ -324,9 +324,11 @@ def _audit(settings: dict[str, Any]) -> int:
     for path in different_messages(reports):
         sys.stdout.write(f"sites received different messages in {path}\n")
     if number := unshared_exchanges(reports):
-        sys.stdout.write(f"{number} exchanges reached some sites alone, and are not compared\n")
+        sys.stdout.write(f"{number} exchanges reached only some sites, and are not compared\n")
     if reports and not received:
-        sys.stdout.write("the run names no client states, so ends are not checked\n")
+        sys.stdout.write(
+            "the run names no client states, so the ends of transcripts are not checked\n"
+        )
     return STOPPED if any(each.faults for each in [found, *reports]) else 0
 
 

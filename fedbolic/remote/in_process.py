@@ -19,7 +19,7 @@ class InProcess(Transport):
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self.nodes = dict(nodes)
-        self.updates: dict[int, tuple[Tree, Tree]] = {}  # latest requests, and their replies
+        self.updates: dict[int, tuple[Tree, Tree]] = {}  # latest request and reply of every node
 
     @override
     def online(self) -> set[int]:

@@ -33,8 +33,8 @@ class Site:
 
     ``limits.json`` is the owner's and may be missing: the largest number of different requests of
     every kind, over all runs, ``{"train": 30, "scores": 0}``; kinds that it does not name are
-    refused, except for handshakes. ``0.key`` signs, and ``0.pub``, for whoever checks, goes to them
-    on a way of its own. A line of ``transcript`` holds an entry, the hash of the line before and a
+    refused, except for handshakes. ``0.key`` signs; whoever checks gets ``0.pub`` from the owner,
+    not from the server. A line of ``transcript`` holds an entry, the hash of the line before and a
     signature (Ed25519). It is on the disk before a request is answered, and another one before the
     reply is sent, so what an interruption hides is an answer that nobody got. The hash of a line
     about an update names the client state after it, which the server keeps: nobody can leave out
@@ -219,7 +219,9 @@ class Site:
                 if entry["event"] == "asked":
                     asked[entry["kind"]].add(entry["request"])
                     if (state := entry.get("state", "")) and state not in requests:
-                        faults.append(f"line {number} goes on from a client state of no line")
+                        faults.append(
+                            f"line {number} goes on from a client state that no earlier line names"
+                        )
                     requests[digest] = entry["request"]
                     if "path" in entry and entry["kind"] == "train":
                         messages[_exchange(entry["path"])][entry["message"]] = None
@@ -233,8 +235,8 @@ class Site:
             faults.append("the transcript is damaged")
         if received and not any(requests.get(name) in told for name in received):
             faults.append(
-                "no reply that the run's server has is in it: its end was cut off, or the run is "
-                "another"
+                "it has no reply that the run's server has: its end was cut off, or it is that of "
+                "another run"
             )
         for kind, names in asked.items():
             if len(names) > (most := self._most(kind)):

@@ -128,7 +128,7 @@ def _refuse_wrong_file(file: str, options: Collection[str]) -> None:
         if beside and "class_path" in value:
             raise ValueError(
                 f"{file}: {name} has {', '.join(sorted(map(str, beside)))} next to class_path: "
-                "init_args has options"
+                "options belong in init_args"
             )
     unknown = settings.keys() - set(options)
     if "rows" in unknown:

@@ -114,8 +114,8 @@ def _unknown_option_of_class(met: re.Match, owner: str, _: object) -> str:
     near = near or f"; it has {', '.join(known) or 'none'}"
     inside = dict(AROUND.values()).get(owner.rpartition(".")[2])
     if inside:
-        near += f"; options of what it shares out begin with --data.{inside}, of the partition "
-        near += "with --data.partition"
+        near += f"; options of what it shares out begin with --data.{inside}, those of the "
+        near += "partition with --data.partition"
     return f"{owner} has no option {met[1]}{near}"
 
 

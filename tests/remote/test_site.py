@@ -174,7 +174,9 @@ def test_a_transcript_that_is_begun_anew_during_a_run_shows(tmp_path):
     *_, (state, _) = trainer.run(SMALL, seen, 0, state)
     received = [own["name"] for own in state.client_states.values()]
     assert site.check().counts["train"] == 2
-    assert any("goes on from a client state of no line" in x for x in site.check(received).faults)
+    assert any(
+        "a client state that no earlier line names" in x for x in site.check(received).faults
+    )
 
 
 def test_the_key_of_another_site_does_not_fit(told, tmp_path):
@@ -338,12 +340,12 @@ def test_an_audit_checks_the_sites_that_it_is_given(told, tmp_path, capsys, monk
     assert execute([*words, str(other.folder)]) != 0
     said = capsys.readouterr().out
     assert f"sites received different messages in {path}\n" in said
-    assert "FAULT: site other: no reply that the run's server has is in it" in said
-    assert "2 exchanges reached some sites alone, and are not compared\n" in said
+    assert "FAULT: site other: it has no reply that the run's server has" in said
+    assert "2 exchanges reached only some sites, and are not compared\n" in said
     lines = (folder / "transcript").read_bytes().splitlines(keepends=True)
     (folder / "transcript").write_bytes(b"".join(lines[1:]))
     assert execute(words) != 0
     assert "FAULT: site copy: a line is missing" in capsys.readouterr().out
     monkeypatch.setattr("fedbolic.cli.commands._names_of_states", lambda _: [])
     assert execute(words) != 0
-    assert "so ends are not checked\n" in capsys.readouterr().out
+    assert "so the ends of transcripts are not checked\n" in capsys.readouterr().out
