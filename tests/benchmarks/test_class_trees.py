@@ -124,10 +124,10 @@ def test_scaling_gives_the_cosines_where_there_is_room_and_comes_close_elsewhere
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """400 images whose brightness is their class, as the files that the benchmark reads."""
-    y = np.arange(400) % 100
-    noise = np.random.default_rng(0).integers(0, 3, (400, 32, 32, 3))
-    x = (2 * y[:, None, None, None] + noise).astype(np.uint8)
+    """400 images of a pattern for every class, as the files that the benchmark reads."""
+    y, draws = np.arange(400) % 100, np.random.default_rng(0)
+    patterns = draws.integers(0, 200, (100, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
+    x = (patterns[y] + draws.integers(0, 3, (400, 32, 32, 3))).astype(np.uint8)
     np.savez(tmp_path / class_trees.FILE, x_train=x, y_train=y, x_test=x[:200], y_test=y[:200])
     monkeypatch.setattr(class_trees, "NUM_VALIDATION", 100)
     return tmp_path
@@ -164,12 +164,12 @@ def test_both_settings_are_printed_and_a_second_run_trains_nothing(root, monkeyp
 
 
 @pytest.mark.parametrize("row", retrieval_rows.ROWS)
-def test_names_of_bright_images_are_found(root, monkeypatch, row):
+def test_names_of_images_are_found(root, monkeypatch, row):
     monkeypatch.setattr(retrieval_rows, "STEPS", {"images": 60, "categories": 60})
     data = class_trees.load(root)["centrally"]
     found = retrieval_rows.NamesOfImages(data, 100).measure(row, 0.01, 0)
     assert found["test recall at 1"] <= found["test recall at 5"] <= found["test recall at 10"]
-    assert found["test recall at 10"] > 20  # by chance 10
+    assert found["test recall at 1"] > 50  # by chance 1
     assert -1 <= found["outward"] <= 1
 
 
