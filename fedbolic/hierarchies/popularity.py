@@ -1,6 +1,7 @@
 """The trivial baseline of hierarchies: the nodes that are ancestors of most others come first."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,14 +40,11 @@ class Popularity(Method):
     traits = Traits(learns_from=HierarchySplit)
 
     aggregator = Sum()
+    payload_like: ClassVar = {"descendants": "descendants"}
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         return {"descendants": torch.zeros(meta.num_classes, dtype=torch.int64)}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return message
 
     @override
     def local_update(
