@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 
 logger = logging.getLogger("fedbolic")
@@ -21,12 +22,15 @@ def log_fallback(text: str, *values: object) -> None:
 
 @contextlib.contextmanager
 def without_repetition() -> Iterator[None]:
-    """Context manager in which every message is logged once, without a traceback, as in audits."""
+    """Context manager in which every message is logged once, without a traceback, as in audits.
+
+    Messages that differ in their numbers alone, such as those about two clients, are one.
+    """
     seen = set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
         num, record.exc_info = len(seen), None
-        seen.add(record.getMessage())
+        seen.add(re.sub(r"\d+", "0", record.getMessage()))
         return len(seen) > num
 
     logger.addFilter(is_new)

@@ -145,7 +145,7 @@ def test_the_command_audits_a_run_of_nodes_as_nodes(tmp_path, capsys):
 
 def test_what_nodes_refuse_in_an_audit_is_logged_once_and_without_a_traceback(caplog):
     with without_repetition():
-        for _ in range(2):
-            logger.error("client 1 cannot reply", exc_info=ValueError())
+        for number in (1, 1, 20):
+            logger.error("client %d cannot reply", number, exc_info=ValueError())
     (record,) = caplog.records
     assert (record.getMessage(), record.exc_info) == ("client 1 cannot reply", None)
