@@ -17,7 +17,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, GraphSplit
 from fedbolic.federated.aggregators.update import AggregatedUpdate
 from flatland.graphs.blocks import GraphBlock, graph_block
-from flatland.graphs.graph_method import GraphMethod, examples_of
+from flatland.graphs.graph_method import examples_of
 from flatland.graphs.weak_cache import WeakCache
 from flatland.rivals.personal_means import PersonalMeans
 
@@ -25,7 +25,7 @@ MomentKind = Literal["raw", "central", "both"]
 
 
 @dataclass(frozen=True)
-class FedGta(PersonalMeans, GraphMethod):
+class FedGta(PersonalMeans):
     r"""Topology-aware averaging: each client receives a mean over clients with similar moments.
 
     After its local steps, a client propagates soft labels over its graph, without parameters:

@@ -19,7 +19,6 @@ from fedbolic.federated.aggregators.update import AggregatedUpdate
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import GraphBlock, graph_block
-from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import ConvolutionalNetwork, Flat, FlatHead, SpaceLinear, widths_of
 from flatland.rivals.personal_means import PersonalMeans
 
@@ -98,7 +97,7 @@ class GraphEmbedding(nn.Module):
 
 
 @dataclass(frozen=True)
-class FedPub(PersonalMeans, GraphMethod):
+class FedPub(PersonalMeans):
     r"""Similarity-weighted averaging of client models, with private masks.
 
     The server keeps a separate model for each client. Every client embeds the same random graph

@@ -1,11 +1,12 @@
 """Weighted means of networks, and a server that keeps a separate one for every client."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+from typing_extensions import override
 
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
@@ -15,30 +16,25 @@ from fedbolic.federated.aggregators.update import AggregatedUpdate
 from flatland.graphs.graph_method import GraphMethod
 
 
-class PersonalMeans:
-    """Base next to ``GraphMethod`` of methods whose server keeps a network for every client."""
+@dataclass(frozen=True)
+class PersonalMeans(GraphMethod):
+    """Base of methods whose server keeps a network for every client."""
 
     aggregator = Gather()
     unsent = ("clients",)
 
+    @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        """Initial server state, in which no client has a mean yet.
-
-        Raises:
-            ValueError: If no parameter is sent.
-        """
-        other: Any = super()
-        server_state = other.init(meta, rng)
+        server_state = super().init(meta, rng)
         if not server_state["parameters"]:
-            sharing = cast("GraphMethod", self).sharing
-            raise ValueError(f"sharing leaves no parameter to be sent: {sharing}")
+            raise ValueError(f"sharing leaves no parameter to be sent: {self.sharing}")
         return {**server_state, "clients": {}}
 
+    @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         """Message to a client with its own mean, or that of all for a new client."""
-        other: Any = super()
         own = server_state["clients"].get(str(client_id), server_state["parameters"])
-        return {**other.broadcast(server_state, client_id), "parameters": own}
+        return {**super().broadcast(server_state, client_id), "parameters": own}
 
     def with_means(
         self,
