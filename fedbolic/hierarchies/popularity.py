@@ -12,7 +12,7 @@ from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
 from fedbolic.federated.aggregators.aggregator import Sum
-from fedbolic.federated.aggregators.update import AggregatedUpdate, Update
+from fedbolic.federated.aggregators.update import AggregatedUpdate, Update, find_outside
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.hierarchies.scores import check_sample, score_distances
@@ -53,6 +53,10 @@ class Popularity(Method):
         ancestors = client.split_of(HierarchySplit).hierarchy.pairs[:, 1]
         counts = torch.bincount(ancestors, minlength=client.meta.num_classes)
         return Update({"descendants": counts}, float(client.size)), {}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return find_outside(payload, "descendants", 0, len(message["descendants"]) - 1)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
