@@ -153,7 +153,7 @@ class Site:
         return self.limits.get(kind, math.inf if kind == "handshake" else 0)
 
     def tell(self, name: str, reply: Tree, costs: list[dict[str, Any]]) -> None:
-        """Book a reply before it is sent.
+        """Write the line about a reply before it is sent.
 
         Args:
             name: Digest of the request.
@@ -197,7 +197,7 @@ class Site:
                 faults.append(f"line {number} is not signed by the site")
 
     def check(self, received: Collection[str] = ()) -> "SiteReport":
-        """Check signatures, hashes and limits, and sum up the transcript.
+        """Summary of the transcript, with faults in its signatures, hashes and limits.
 
         Args:
             received: Names of client states that the server of a run received from its clients, one
@@ -248,7 +248,7 @@ class Site:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """Sum of a transcript.
+    """Summary of a transcript.
 
     Args:
         name: Name of the site's folder.
