@@ -23,7 +23,7 @@ from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import GCN
 from flatland.graphs.weak_cache import derived
 from flatland.rivals.fedstar import with_structure
-from flatland.rivals.gcfl import shares_of
+from flatland.rivals.gcfl import refuse_no_data, shares_of
 from flatland.rivals.personal_means import weighted_means
 
 EDGES_AT_ONCE = 4096
@@ -183,6 +183,7 @@ class FedTad(GraphMethod):
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        refuse_no_data(total)
         before, sent = server_state["parameters"], total.payload
         models = [tree.add(before, one["delta"]) for one in sent.values()]
         of_models = shares_of(server_state["sizes"], total.clients, self.weights)

@@ -46,17 +46,17 @@ class Gcfl(GraphMethod):
 
     The server needs every client's update, so no secure sum can hide it. A cluster is split only in
     a round in which all of its clients answered and, in GCFL+, after each has sent the norms of a
-    full window; norms of a cluster that was split are forgotten. A cluster of which nobody answered
-    keeps its parameters. There is no global model, so the server's own test set has no score.
+    full window; norms of a cluster that was split are forgotten. A cluster of which nobody with
+    training data answered keeps its parameters. There is no global model, so the server's own test
+    set has no score.
 
     Departs from the authors' code, whose form has ``units="absolute"`` with the bounds 0.01 and
     0.1, :class:`~flatland.rivals.affinities.ShiftedCosines`, ``bounded_mean="uniform"``,
     ``normed="body.*"`` and ``forgets="all"``. By default, bounds are in units of the largest update
     of the first round, because the norm of an update grows with the step size and with the network;
     negative cosines count as 0 (:class:`~flatland.rivals.affinities.UpdateCosines`), with which
-    groups are
-    found that a cut of cosines plus 1 does not see; and the clusters' windows are independent. A
-    gradient's norm is that of a client's last step in the round.
+    groups are found that a cut of cosines plus 1 does not see; and the clusters' windows are
+    independent. A gradient's norm is that of a client's last step in the round.
 
     Args:
         affinity: Affinity of the clients of a cluster.
@@ -179,6 +179,7 @@ class Gcfl(GraphMethod):
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        refuse_no_data(total)
         updates = {int(i): flattened(of["delta"]) for i, of in total.payload.items()}
         norms = _windows(server_state["norms"], total, self.affinity.window)
         unit = server_state["unit"] or max(float(update.norm()) for update in updates.values())
@@ -245,22 +246,27 @@ def _windows(known: dict[str, Tensor], total: AggregatedUpdate, window: int) -> 
     return known
 
 
+def refuse_no_data(total: AggregatedUpdate) -> None:
+    """Stop a run in a round in which no client has training data for a mean.
+
+    Raises:
+        RunStoppedError: If all weights are 0.
+    """
+    if not total.weight:
+        raise RunStoppedError(f"no client of {list(total.clients)} has training data for a mean")
+
+
 def shares_of(sizes: Tensor, clients: Sequence[int], weights: str) -> Tensor:
-    """Weights of some clients in their mean, with the sum 1.
+    """Weights of some clients in their mean, with the sum 1, or 0 if none has training data.
 
     Args:
         sizes: Sizes of all clients.
         clients: Those of the mean.
         weights: ``size`` or ``uniform``.
-
-    Raises:
-        RunStoppedError: If none of them has training data.
     """
     of_all = sizes.tolist()
     chosen = [of_all[i] if weights == "size" else 1 for i in clients]
-    if not sum(chosen):
-        raise RunStoppedError(f"no client of {list(clients)} has training data for their mean")
-    return torch.tensor(chosen, dtype=torch.float64) / sum(chosen)
+    return torch.tensor(chosen, dtype=torch.float64) / max(sum(chosen), 1)
 
 
 def flattened(delta: Params) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.data import HOLDOUT
 from fedbolic.federated import Cohort, Update
@@ -13,6 +14,7 @@ from flatland import GCN, Gcfl, GradientNorms, ShiftedCosines, UpdateCosines
 from flatland.rivals.affinities import minimum_cut
 from tests.conformance.gcfl import AUTHORS, AUTHORS_PLUS, AuthorsServer, Server
 from tests.conformance.graphs import Learner, six_graphs
+from tests.conformance.loop import gap
 from tests.flatland.cases import ODD, federation
 from tests.flatland.test_joint import ALIKE, agree
 from tests.flatland.test_method import begin, work
@@ -68,6 +70,26 @@ def both_served(method, server_state, slow, payloads):
     for i, model in slow.models.items():
         assert_close(method.broadcast(server_state, i)["parameters"], model)
     return server_state
+
+
+def test_a_cluster_without_training_data_keeps_its_parameters():
+    """One of a single client, and one that is large enough to be cut."""
+    method, data = dataclasses.replace(METHOD, warmup=0), federation(SIX)
+    server_state = method.admit(begin(method, data), [4, 5, 0, 0, 0, 0])
+    parameters = server_state["clusters"]["0"]["parameters"]
+    clusters = {
+        str(place): {"members": torch.tensor(members), "parameters": parameters}
+        for place, members in enumerate(([0, 1], [2], [3, 4, 5]))
+    }
+    server_state = {**server_state, "clusters": clusters}
+    payloads = invented(method, server_state, 1, range(6))
+    for i in range(2, 6):
+        payloads[i]["delta"] = tree.map(torch.zeros_like, parameters)
+    updates = [(i, Update(payload)) for i, payload in payloads.items()]
+    found = method.server_update(server_state, method.aggregator.aggregate(updates))["clusters"]
+    assert [of["members"].tolist() for of in found.values()] == [[0, 1], [2], [3, 4, 5]]
+    moved = [gap(of["parameters"], parameters) > 0 for of in found.values()]
+    assert moved == [True, False, False]
 
 
 @pytest.mark.parametrize("units", ["first round", "absolute"])
