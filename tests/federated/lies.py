@@ -222,7 +222,7 @@ def lying(method, lies):
 
     kind = type(method)
     liar = copy.copy(method)
-    changed = type(kind.__name__, (kind,), {"local_update": local_update})
+    changed = type(f"Lying{kind.__name__}", (kind,), {"local_update": local_update})
     object.__setattr__(liar, "__class__", changed)
     return liar
 

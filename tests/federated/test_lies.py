@@ -130,7 +130,7 @@ def altered(part):
             raise ValueError("the rest does not matter")
 
         kind, other = type(method), copy.copy(method)
-        changed = type(kind.__name__, (kind,), {"local_update": local_update})
+        changed = type(f"Lying{kind.__name__}", (kind,), {"local_update": local_update})
         object.__setattr__(other, "__class__", changed)
         return other
 
