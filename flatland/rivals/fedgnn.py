@@ -159,11 +159,13 @@ class FedGnn(GraphMethod):
     ) -> tuple[Params, Tree]:
         """Sums and numbers of embeddings in every bucket, which a client also keeps."""
         sums, counts = self._sums(local, context)
+        # the server multiplies the weighted mean by all weights, and a weight of 0 sends nothing
+        of_clients = [1 / weight if (weight := self.weight(client)) else 0.0 for client in clients]
+        shares = torch.tensor(of_clients, dtype=sums.dtype, device=sums.device).unsqueeze(1)
+        counts = counts * (shares > 0)
+        sums = sums * (shares > 0).unsqueeze(2)
         sent = {"round": context["own"]["end"].parts[0]["round"] + 1}
         kept = {"sent": {**sent, "own_sums": sums, "own_counts": counts}}
-        # the server multiplies the weighted mean by all weights
-        of_clients = [1 / self.weight(client) for client in clients]
-        shares = torch.tensor(of_clients, dtype=sums.dtype, device=sums.device).unsqueeze(1)
         return {"sums": sums * shares.unsqueeze(2), "counts": counts * shares}, kept
 
     def _sums(self, local: Tree, context: Tree) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from fedbolic.core.rng import Rng
-from fedbolic.federated import Cohort, Sequential, Trainer
+from fedbolic.federated import Batched, Cohort, Sequential, Trainer
 from flatland import ExpandedGCN, FedGnn
 from flatland.rivals.fedgnn import EXPANDED
 from flatland.rivals.signatures import NEIGHBOUR_TABLE, expanded, signatures
@@ -77,6 +77,18 @@ def test_a_block_of_clients_is_each_of_them_alone(graphs, sparse, caplog):
     network = dataclasses.replace(NET, dropout=0.5)
     method = dataclasses.replace(METHOD, network=network, clip=0.02, noise=0.1, pseudo=3)
     agree(method, federation(graphs, sparse=sparse), caplog, cohort=Cohort(0.6))
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Batched()])
+def test_a_client_without_training_nodes_takes_part_and_sends_no_embeddings(data, engine, caplog):
+    first, *others = data.clients
+    train = dataclasses.replace(first.train, nodes=first.train.nodes[:0])
+    clients = dataclasses.replace(first, train=train), *others
+    *_, (end, _) = Trainer(engine).run(METHOD, dataclasses.replace(data, clients=clients), Rng(3))
+    assert "left out" not in caplog.text
+    kept = [end.client_states[i]["sent"]["own_counts"] for i in range(len(clients))]
+    assert [bool(counts.any()) for counts in kept] == [False, True, True, True]
+    assert_close(end.server_state["counts"], torch.stack(kept).sum(0))
 
 
 def test_a_run_is_the_same_twice(data):
