@@ -161,7 +161,7 @@ class FlatLand(GraphMethod, Reporting):
         trained, fixed = local["parameters"], context["own"]["fixed"]
         (graph,) = context["own"]["graph"].parts
         known, private = {**trained, **fixed}, isinstance(self.curvature, PrivateForman)
-        estimated = CURVATURE in known and CURVATURE not in message["parameters"]
+        estimated = _is_estimated(known, message)
         if private and "estimate" in client_state:
             local = {**local, "estimate": client_state["estimate"]}
         if estimated and CURVATURE not in client_state.get("parameters", {}):
