@@ -164,6 +164,7 @@ class DelegatedSteps(WrappingMethod, GradientMethod):
     loss = of_inner("loss")
     step = of_inner("step")
     finish = of_inner("finish")
+    broadcast = of_inner("broadcast")
     template = of_inner("template")
     find_fault = of_inner("find_fault")
     predict = of_inner("predict")
