@@ -30,7 +30,7 @@ EDGES_AT_ONCE = 4096
 """Edges whose features are compared at once."""
 
 SHARE_ROUNDING = 1e-3
-"""Most by which a client's reliabilities can sum to more than 1."""
+"""Most by which the similarities of a client's classes can sum to more than 1."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,14 @@ class FedTad(GraphMethod):
     where g also lowers the cross-entropies of the classes c under the clients' models, weighted in
     the same way, and a loss of diversity. The reliability :math:`\phi_{kc}` is the sum over the
     training nodes of class c of the mean similarity to their neighbours, divided by that of all
-    classes. The similarity is the cosine of features with the probabilities that a random walk is
+    clients. The similarity is the cosine of features with the probabilities that a random walk is
     back after 1, 2, ... steps, and 1 for the node itself.
 
     Departs from the authors' code: features there are the numbers of the nodes of random walks, not
-    these probabilities; reliabilities sum to 1 over clients in one of its versions; the common
-    model has dropout in its steps there; both optimisers are Adam with weight decay there and keep
-    their state over rounds; negative sums of similarities count as 0 here.
+    these probabilities; the last class has the remainder of the nodes there; the common model has
+    dropout in its steps there; both optimisers are Adam with weight decay there and keep their
+    state over rounds; negative sums of similarities count as 0 here, lest a weight is negative. In
+    OpenFGL reliabilities sum to 1 over the classes of each client.
 
     Args:
         network: Network of all clients.
@@ -122,7 +123,7 @@ class FedTad(GraphMethod):
         ValueError: If a value is outside its range, or a parameter is not shared.
 
     References:
-        Zhu et al. (2024), IJCAI, arXiv:2404.14061, and its authors' code in OpenFGL.
+        Zhu et al. (2024), IJCAI, arXiv:2404.14061, and its authors' code.
 
     Example:
         >>> FedTad(GCN((16, 16))).distillation.nodes
@@ -162,23 +163,23 @@ class FedTad(GraphMethod):
     def additions(
         self, local: Tree, clients: Sequence[Client], context: Tree
     ) -> tuple[Params, Tree]:
-        """Reliabilities of the clients' classes."""
+        """Similarities of the clients' classes."""
         found = [
-            reliability(client.split_of(GraphSplit), client.meta.num_classes, self.walks)
+            class_similarity(client.split_of(GraphSplit), client.meta.num_classes, self.walks)
             for client in clients
         ]
-        return {"reliability": torch.stack(found)}, {}
+        return {"similarity": torch.stack(found)}, {}
 
     @override
     def template(self, message: Tree) -> Tree:
         parameters = message["parameters"]
-        return {"delta": parameters, "reliability": parameters["head.bias"]}
+        return {"delta": parameters, "similarity": parameters["head.bias"]}
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
-        fault = find_outside(payload, "reliability", 0, 1)
-        if not fault and (total := float(payload["reliability"].sum())) > 1 + SHARE_ROUNDING:
-            fault = f"its reliability must sum to 1 at most, got {total:g}"
+        fault = find_outside(payload, "similarity", 0, 1)
+        if not fault and (total := float(payload["similarity"].sum())) > 1 + SHARE_ROUNDING:
+            fault = f"its similarity must sum to 1 at most, got {total:g}"
         return fault or super().find_fault(message, payload, norm)
 
     @override
@@ -188,7 +189,9 @@ class FedTad(GraphMethod):
         models = [tree.add(before, one["delta"]) for one in sent.values()]
         of_models = shares_of(server_state["sizes"], total.clients, self.weights)
         mean = weighted_means(models, of_models)
-        shares = torch.stack([one["reliability"] for one in sent.values()])
+        found = torch.stack([one["similarity"] for one in sent.values()])
+        found = found * server_state["sizes"][list(total.clients)].to(found).unsqueeze(-1)
+        shares = found / found.sum(dim=0).clamp(min=torch.finfo(found.dtype).tiny)
         rng = Rng(server_state["seed"]).at("distillation", server_state["round"])
         moved, generator = self._distilled(mean, models, shares, server_state["generator"], rng)
         known = {"parameters": moved, "generator": generator, "round": server_state["round"] + 1}
@@ -248,8 +251,8 @@ def _gradients(loss: Callable[[Params], Tensor], parameters: Params) -> Params:
     return dict(zip(leaves, found, strict=True))
 
 
-def reliability(split: GraphSplit, num_classes: int, walks: int) -> Float[Tensor, " classes"]:
-    """Reliability of a client's classes, which sum to 1.
+def class_similarity(split: GraphSplit, num_classes: int, walks: int) -> Float[Tensor, " classes"]:
+    """Mean over a client's training nodes of their similarity to neighbours, in parts by class.
 
     Args:
         split: Training nodes of the client.
@@ -258,7 +261,7 @@ def reliability(split: GraphSplit, num_classes: int, walks: int) -> Float[Tensor
     """
     of_nodes = derived(split.graph, _similarities, walks)[split.nodes]
     found = of_nodes.new_zeros(num_classes).index_add(0, split.labels, of_nodes).clamp(min=0)
-    return found / found.sum().clamp(min=torch.finfo(found.dtype).tiny)
+    return found / max(len(split), 1)
 
 
 def _similarities(graph: Graph, walks: int) -> Tensor:

@@ -29,7 +29,7 @@ METHOD = FedTad(NET, walks=3, distillation=OF, **SETTINGS)
 
 
 def reliability(method, split):
-    """Shares of the classes in the sums of mean similarities to neighbours."""
+    """Sums by class of the mean similarities to neighbours."""
     graph = split.graph
     a = closed(graph) - torch.eye(len(graph), dtype=torch.float64)
     step = a / a.sum(dim=1, keepdim=True).clamp(min=1)
@@ -42,7 +42,7 @@ def reliability(method, split):
         norms = [(x[v].norm() * x[j].norm()).clamp(min=1e-16) for j in near]
         cosines = [x[v] @ x[j] / norm for j, norm in zip(near, norms, strict=True)]
         sums[y] += (1 + sum(cosines)) / (1 + len(near))
-    return sums / sum(sums)
+    return sums
 
 
 def generated(g, noise, y):
@@ -105,7 +105,8 @@ def run(method, data, cohorts):
     learners = {client.id: Learner(method, client, theta) for client in data.clients}
     for r, cohort in enumerate(cohorts):
         ends = [learners[i].train(theta) for i in cohort]
-        phis = [reliability(method, data.clients[i].train) for i in cohort]
+        phis = torch.stack([reliability(method, data.clients[i].train) for i in cohort])
+        phis = phis / phis.sum(dim=0)
         mean = average(ends, weights_of(method, data, cohort))
         draws = Rng(begun["seed"]).at("distillation", r).generator()
         theta, g = distil(mean, ends, phis, g, draws)
