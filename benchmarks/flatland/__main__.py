@@ -1,11 +1,13 @@
 """FlatLand's tables of scores, best tries and client graphs, and the speed of its rounds.
 
     python -m benchmarks.flatland partition CONFIG | table SWEEP | choose SWEEP
+    python -m benchmarks.flatland figure SWEEP [--clients] | python -m benchmarks keep hyperfed
     python -m benchmarks.flatland speed [--only loop arxiv]
 
 Takes seconds, and 2 minutes for the speed.
 """
 
+import itertools
 import json
 import re
 import statistics
@@ -24,12 +26,13 @@ from benchmarks.flatland.partition_report import (
 from benchmarks.flatland.protocol import LOCAL, Chosen, choose, tuned
 from benchmarks.flatland.speed import compare_loop, compare_methods
 from benchmarks.script import parser
-from benchmarks.table import head, line, spread
+from benchmarks.table import head, interval, line, spread
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
 from fedbolic.data import GraphSplit
 from fedbolic.report.comparison import paired_differences
+from fedbolic.report.run_scores import AT_CLIENTS, mean_curve, with_personal
 from fedbolic.report.table_rows import TableRow, find
 from fedbolic.run import experiment
 from fedbolic.run.configuration import build
@@ -192,6 +195,25 @@ def _differences(local: Mapping[str, dict[str, Chosen]], reference: str) -> dict
     }
 
 
+def figure(path: Path, *, clients: bool) -> None:
+    """Print a sweep's last accuracies: a line for each row, a column for each setting, as ``K 20``.
+
+    Mean and half the 95 % interval over seeds, of the server's model or at the clients.
+    """
+    score, quantity = AT_CLIENTS if clients else "holdout/accuracy", ""
+    cells: dict[str, dict[str, str]] = {}
+    for row in find(path):
+        quantity, _, value = row.folders[0].path.parent.parent.name.rpartition(" ")
+        curves = [mean_curve([with_personal(run.rows())], score) for run in row.finished]
+        found = [100 * curve[max(curve)][0] for curve in curves]
+        cells.setdefault(row.name, {})[value] = interval(found)
+    print(f"**{path.name}{' at clients' * clients}**\n")
+    settings = list(dict.fromkeys(itertools.chain(*cells.values())))
+    print(head(quantity, *settings))
+    for name, of_row in cells.items():
+        print(line(name, *(of_row.get(value, "") for value in settings)))
+
+
 def choose_tries(path: Path) -> None:
     """Print every row's tries with their validation accuracy, and mark the best one.
 
@@ -247,6 +269,9 @@ def main() -> None:
     scored.add_argument("--score", default="accuracy", help="accuracy, or a metric of the runs")
     tried = commands.add_parser("choose", help="the best try of every row on validation")
     tried.add_argument("sweep", type=Path)
+    drawn = commands.add_parser("figure", help="a sweep's last accuracies, a column a setting")
+    drawn.add_argument("sweep", type=Path)
+    drawn.add_argument("--clients", action="store_true", help="those at the clients")
     timed, names = (
         commands.add_parser("speed", help="rounds beside a loop in PyG"),
         ("loop", "arxiv"),
@@ -261,6 +286,8 @@ def main() -> None:
         args.error(f"unknown arguments: {' '.join(options)}")
     elif given.command == "speed":
         speed(given.only, given.rounds, given.alone)
+    elif given.command == "figure":
+        figure(given.sweep, clients=given.clients)
     elif given.command == "choose":
         choose_tries(given.sweep)
     else:

@@ -106,3 +106,24 @@ def test_tries_are_chosen_on_validation_and_their_test_scores_stay_hidden(tmp_pa
     *_, first, second = capsys.readouterr().out.splitlines()
     assert first == "| Local(E) | lr=1 scale=l1 | 60.00 | 60.00 |  |"
     assert second == "| Local(E) | lr=2 scale=l2 | 75.00 | 75.00 | chosen |"
+
+
+def test_a_figure_has_the_last_accuracies_of_each_setting_with_their_interval(tmp_path, capsys):
+    scores = {"K 5/B": (0.5, 0.7), "K 5/A": (0.2,), "K 20/B": (0.6, 0.6)}
+    for place, (name, found) in enumerate(scores.items()):
+        for seed, last in enumerate(found):
+            folder = tmp_path / name / f"seed{seed}"
+            folder.mkdir(parents=True)
+            (folder / "config.yaml").write_text(CONFIG)
+            rows = f"1,,holdout/accuracy,0.9\n2,,holdout/accuracy,{last}\n2,,test/accuracy,0.8\n"
+            (folder / "metrics.csv").write_text(HEADER + rows)
+        (folder.parent / "place").write_text(str(place))
+        (folder.parent.parent / "place").write_text(str(int(name == "K 20/B")))
+    flatland.figure(tmp_path, clients=False)
+    title, _, head, _, *rows = capsys.readouterr().out.splitlines()
+    assert title == f"**{tmp_path.name}**"
+    assert head == "| K | 5 | 20 |"
+    # Student's 97.5 % quantile with one degree of freedom is tan(.475 pi), the error is .1
+    assert rows == ["| B | 60.00 ± 127.06 | 60.00 ± 0.00 |", "| A | 20.00 |  |"]
+    flatland.figure(tmp_path, clients=True)
+    assert "| B | 80.00 ± 0.00 | 80.00 ± 0.00 |" in capsys.readouterr().out
