@@ -18,7 +18,7 @@ from fedbolic.data.graphs.graph import simple_edges
 from fedbolic.federated.aggregators.aggregator import Gather
 from fedbolic.federated.aggregators.update import AggregatedUpdate, find_outside
 from fedbolic.nn.network.model import Model
-from flatland.graphs.blocks import graph_block
+from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import GCN
 from flatland.graphs.weak_cache import derived
@@ -210,23 +210,26 @@ class FedTad(GraphMethod):
         _, buffers = network.init(0)
         draws = rng.generator()
 
-        def outputs(x: Tensor, parameters: Params) -> Tensor:
-            block = graph_block((pseudo_graph(x, y, of.neighbours),))
+        def generated(parameters: Params) -> tuple[Tensor, GraphBlock]:
+            x, _ = makes(parameters, {}, noise, y)
+            return x, graph_block((pseudo_graph(x, y, of.neighbours),))
+
+        def outputs(block: GraphBlock, parameters: Params) -> Tensor:
             return network(parameters, buffers, block)[0][0]
 
         def gap(ours: Tensor, theirs: Sequence[Tensor]) -> Tensor:
             return _weighted([(ours - one).abs().mean(dim=-1) for one in theirs], y, shares)
 
         def generator_loss(parameters: Params) -> Tensor:
-            x, _ = makes(parameters, {}, noise, y)
-            ours, theirs = outputs(x, common), [outputs(x, one) for one in models]
+            x, block = generated(parameters)
+            ours, theirs = outputs(block, common), [outputs(block, one) for one in models]
             loss = -gap(ours, [one.detach() for one in theirs])
             entropies = [cross_entropy(one, y, reduction="none") for one in theirs]
             loss = loss + of.semantic * _weighted(entropies, y, shares)
             return loss + of.diversity * len(models) * diversity_loss(noise, x)
 
         def model_loss(parameters: Params) -> Tensor:
-            return gap(outputs(x, parameters), theirs)
+            return gap(outputs(block, parameters), theirs)
 
         for _ in range(of.epochs):
             noise = torch.randn(of.nodes, of.noise, generator=draws, dtype=torch.float64).to(like)
@@ -236,8 +239,8 @@ class FedTad(GraphMethod):
                     generator, found, of_generator, lr=of.generator_lr
                 )
             with torch.no_grad():
-                x, _ = makes(generator, {}, noise, y)
-                theirs = [outputs(x, one) for one in models]
+                _, block = generated(generator)
+                theirs = [outputs(block, one) for one in models]
             for _ in range(of.model_steps):
                 found = _gradients(model_loss, common)
                 common, of_common = optimizer.step(common, found, of_common, lr=of.model_lr)
@@ -302,5 +305,5 @@ def diversity_loss(noise: Float[Tensor, "n k"], x: Float[Tensor, "n width"]) -> 
         x: Their features.
     """
     apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(dim=-1)
-    away = (x.unsqueeze(0) - x.unsqueeze(1)).abs().mean(dim=-1)
+    away = torch.cdist(x, x, p=1) / x.shape[-1]
     return (-(apart * away).mean()).exp()

@@ -81,7 +81,8 @@ def distil(theta, ends, phis, g, draws):
                 theirs = logits(x, end, OF.neighbours)
                 away = (logits(x, theta, OF.neighbours) - theirs.detach()).abs().mean(dim=1)
                 entropies = cross_entropy(theirs, y, reduction="none")
-                apart = torch.cdist(noise, noise).square() / OF.noise * torch.cdist(x, x, 1)
+                apart = torch.cdist(noise, noise).square() / OF.noise
+                apart = apart * (x[:, None] - x).abs().sum(dim=-1)
                 loss = loss - weighed(away, y, phi) + OF.semantic * weighed(entropies, y, phi)
                 loss = loss + OF.diversity * (-apart.mean() / x.shape[1]).exp()
             maker.zero_grad()
