@@ -1,6 +1,6 @@
 """Launches of a step of all clients on a CUDA device, counted without one.
 
-    python -m tests.launches [METHOD ...] [--csv FILE] [--rounds]
+    python -m tests.launches [METHOD ...] [--csv FILE] [--rounds | --replays]
 
 The columns are torch's operators, on the shadow device; what a graph of ``Graphed`` holds, with our
 kernels, on the rehearsal device; and what one of ``Graphed(compiled=True)`` holds: Inductor's
@@ -8,13 +8,16 @@ kernels for an H100, as its code launches them, and calls of libraries, each as 
 ``pip install triton``, but neither compiles nor runs the code. With ``--rounds`` they are the parts
 of a whole round of 8 clients with evaluation, and the waits of all; a replay of a graph is one
 launch. The share of begin, load and evaluation is modelled as by ``benchmarks.gpu --model``, with
-the microseconds that this CPU takes to begin a client.
+the microseconds that this CPU takes to begin a client. With ``--replays`` they are the graphs that
+are captured in 30 rounds of a quick setting, with half of its clients sampled and all scored in
+each, and the share of the calls of steps and scores that are replays.
 """
 
 import argparse
 import contextlib
 import csv
 import dataclasses
+import logging
 import re
 import sys
 from collections import Counter
@@ -30,14 +33,25 @@ from benchmarks.gpu.model import EAGER, GRAPH, KERNEL, PER_LAUNCH
 from benchmarks.table import head, line
 from benchmarks.timing import Clock
 from fedbolic.core import tree
-from fedbolic.federated import Batched, Evaluation, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.core.log import logger
+from fedbolic.federated import (
+    Batched,
+    Cohort,
+    Evaluation,
+    Graphed,
+    LocalTraining,
+    Sequential,
+    Trainer,
+)
 from fedbolic.federated.batched import compiled
 from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.replay import Replay
 from fedbolic.federated.batched.static_steps import StaticSteps
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.engines import batched, graphed
 from tests.budgets import BATCH, METHODS, RNG, _federation, _with_local, spent
 from tests.rehearsal import CUDA, rehearsal
+from tests.subjects import QUICK, subject
 
 GOALS = {"fedavg mlp": 15, "fedavg convnet": 36, "hyperfed": 60, "flatland": 80}
 """Most launches of a compiled step."""
@@ -258,6 +272,38 @@ def round_row(name, num_clients=8):
     }
 
 
+MOST_GRAPHS, LEAST_REPLAYED = 12, 0.95
+"""Bounds on the graphs of a run, and on the share of replays among its calls."""
+
+
+def replays_row(name, engine):
+    """A row of ``--replays``: what 30 rounds of a quick setting capture, replay and run instead."""
+    method, data = subject(name, num_clients=10)
+    if "rounds" in {field.name for field in dataclasses.fields(method)}:
+        method = dataclasses.replace(method, rounds=30)
+    calls, called, texts = [], Replay.__call__, []
+    noted = logging.Handler()
+    noted.emit = lambda record: texts.append(record.getMessage())
+    with rehearsal() as device, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logger, "level", logging.INFO)
+        patch.setattr(Replay, "__call__", lambda self: calls.append(1) or called(self))
+        logger.addHandler(noted)
+        try:
+            trainer = Trainer(engine, Cohort(0.5))
+            rounds = len([*trainer.run(method, data.to(CUDA, torch.float32), RNG)])
+        finally:
+            logger.removeHandler(noted)
+    row = {"setting": name, "exchanges": rounds, "graphs": len(device.graphs), "calls": len(calls)}
+    row["replayed"] = f"{device.replayed / len(calls):.3f}" if calls else ""
+    fallbacks = [text for text in texts if "not captured" in text or "one by one" in text]
+    return {**row, "instead": "; ".join(fallbacks)}
+
+
+def exceeds(row):
+    """True if a row of ``--replays`` has too many graphs, or too few replays."""
+    return row["graphs"] > MOST_GRAPHS or float(row["replayed"] or 1) < LEAST_REPLAYED
+
+
 def counts(name):
     """All counts of a method by name; a step of one client has only the first."""
     found = {"sequential": operators(name, Sequential())}
@@ -291,7 +337,17 @@ def main():
     args.add_argument("names", nargs="*", help="methods of tests/budgets.py")
     args.add_argument("--csv", type=Path, help="file for all counts")
     args.add_argument("--rounds", action="store_true", help="count whole rounds of 8 clients")
+    args.add_argument("--together", type=int, help="most clients of a step in --replays")
+    args.add_argument("--replays", action="store_true", help="count graphs of quick settings")
     options = args.parse_args()
+    if options.replays:
+        rows, together = [], options.together
+        for name in options.names or QUICK:
+            rows.append(replays_row(name, Graphed(together=together)))
+            print(head(*rows[0]) if len(rows) == 1 else "", end="\n" if len(rows) == 1 else "")
+            print(line(*rows[-1].values(), "exceeds" if exceeds(rows[-1]) else ""), flush=True)
+        write(rows, options.csv)
+        sys.exit(sum(map(exceeds, rows)))
     if options.rounds:
         rows = [round_row(name) for name in options.names or NAMES]
         print(head(*rows[0]))

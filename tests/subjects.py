@@ -70,12 +70,12 @@ def small(data, *, num_clients=4, num_examples=20):
 
 
 @functools.cache
-def subject(name):
+def subject(name, num_clients=4):
     given = settings(name.removesuffix(NORM))
     method = short(given["method"])
     if name.endswith(NORM):
         method = dataclasses.replace(method, backbone=NormNet())
-    return method, small(given["data"].load(Rng(0)))
+    return method, small(given["data"].load(Rng(0)), num_clients=num_clients)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.data import Graph
+from fedbolic.federated.batched.buckets import pad_stack
 from fedbolic.federated.contract.jagged import JaggedBlock
 from flatland.graphs.sparse import Sparse, block_diagonal
 from flatland.graphs.weak_cache import WeakCache, derived
@@ -167,6 +168,14 @@ class GraphBlock(JaggedBlock):
         return self.members.times(x.double().flatten(0, 1)).unflatten(0, (len(x), -1))
 
     @functools.cached_property
+    def examples(self) -> WeakCache[Any, tuple[Tensor, Tensor, Tensor]]:
+        """Padded places and labels of splits of the clients, and their numbers of examples.
+
+        They stay with the block as long as an engine scores the same splits.
+        """
+        return WeakCache(_pad, size=8)
+
+    @functools.cached_property
     def num_nodes(self) -> Int64[Tensor, " clients"]:
         """Number of nodes of each client; every one is its own neighbour, unlike padding."""
         return (self.neighbours.counts > 0).view(self.shape).sum(dim=1)
@@ -276,6 +285,13 @@ def _mapped(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
     vars(made).pop("csr", None)
     vars(made).update({name: _mapped(value, function) for name, value in vars(made).items()})
     return made
+
+
+def _pad(splits: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded places and labels of the examples of all clients, and the numbers of examples."""
+    places = pad_stack([split.places for split in splits])
+    labels = pad_stack([split.labels for split in splits])
+    return places, labels, torch.tensor([len(split) for split in splits], device=places.device)
 
 
 _joined = WeakCache(_join, size=4)

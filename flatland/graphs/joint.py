@@ -9,15 +9,14 @@ from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
 from fedbolic.core.types import Params, Tree
-from fedbolic.data import Client, GraphSplit, LinkExamples, WholeGraphs
+from fedbolic.data import Client
 from fedbolic.federated.aggregators.update import StackedUpdates, split_columns
-from fedbolic.federated.batched.buckets import pad_stack
 from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.scores.score import stacked_score_values
 from fedbolic.nn.network.model import Model
+from flatland.graphs.blocks import graph_block
 from flatland.graphs.graph_method import GraphMethod, forward, logits_at
 from flatland.graphs.links import LinkNetwork, link_losses
-from flatland.graphs.weak_cache import WeakCache
 
 
 @joint(GraphMethod.loss)
@@ -54,14 +53,14 @@ def graph_scores(
     """Scores of all clients from one pass over the block of their graphs."""
     found: list[dict[str, float | Tensor]] = [{} for _ in clients]
     context = with_client_axis(context, axes, len(clients))
-    model = method.model(clients[0].meta)
+    model, block = method.model(clients[0].meta), graph_block(context["own"]["graph"].parts)
     with torch.no_grad():
         outputs, _ = forward(model, local["parameters"], local["buffers"], context)
     for name in ("validation", "test"):
         splits = tuple(getattr(client, name) for client in clients)
         if not any(map(len, splits)):
             continue
-        places, labels, counts = _padded(splits)
+        places, labels, counts = block.examples(splits)
         logits = vmap(functools.partial(logits_at, method.network))(outputs, places)
         lengths = [len(split) for split in splits]
         scores = stacked_score_values(logits, labels, lengths, counts=counts)
@@ -103,16 +102,3 @@ def with_client_axis(context: Tree, axes: Tree, num_clients: int) -> Tree:
         for name, value in own["fixed"].items()
     }
     return {**context, "own": {**own, "fixed": fixed}}
-
-
-def _pad(
-    splits: tuple[GraphSplit | WholeGraphs | LinkExamples, ...],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Padded places and labels of the examples of all clients, and the numbers of examples."""
-    places = pad_stack([split.places for split in splits])
-    labels = pad_stack([split.labels for split in splits])
-    return places, labels, torch.tensor([len(split) for split in splits], device=places.device)
-
-
-_padded = WeakCache(_pad, size=8)
-"""Result of :func:`_pad`, as an engine scores the same splits in every round."""

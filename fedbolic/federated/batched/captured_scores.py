@@ -11,19 +11,18 @@ from fedbolic.core import tree
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Examples, Split
 from fedbolic.federated.aggregators.update import on_host
-from fedbolic.federated.batched.joint import joint_form
 from fedbolic.federated.batched.replay import GraphPool, Replay
 from fedbolic.federated.batched.stacked_scores import (
     SPLITS,
     ClientScores,
     Held,
     Scores,
-    is_scored_alone,
-    scores_by_vmap,
+    unread_stacked_scores,
 )
 from fedbolic.federated.batched.wave import autocast_dtypes
 from fedbolic.federated.contract.engine import MethodKey
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.scores.metrics import measured
 from fedbolic.federated.scores.score import with_numbers
 
@@ -38,9 +37,7 @@ def capture_key(method: GradientMethod, held: Sequence[Held]) -> Hashable | None
     Returns:
         A key; ``None`` if scores take other work than launches, as those by torchmetrics do.
     """
-    if measured() or joint_form(method, "evaluate"):
-        return None
-    if any(is_scored_alone(method, each) for each in held):
+    if measured():
         return None
     places: dict[int, int] = {}
     form: list[Hashable] = [MethodKey(method), autocast_dtypes()]
@@ -50,6 +47,8 @@ def capture_key(method: GradientMethod, held: Sequence[Held]) -> Hashable | None
             if isinstance(leaf, Tensor):
                 place = places.setdefault(id(leaf), len(places))
                 form.append((path, place, leaf.dtype, leaf.shape, leaf.stride()))
+            elif isinstance(leaf, Jagged):
+                form.append((path, *map(id, leaf.parts)))
             elif isinstance(leaf, bool | int | float | str):
                 form.append((path, type(leaf), leaf))
             else:
@@ -74,7 +73,7 @@ class CapturedScores:
 
         self.method, self.buffers = method, [*buffers.values()]
         self.held = [Held(each.client, own(each.local), own(each.context)) for each in held]
-        self.counts: dict[tuple[int, ...], Tensor] = {}
+        self.kept: dict[Hashable, Any] = {}
         self.found: ClientScores = {}
         self.numbers: Tensor | None = None
         self.counter = torch.zeros(1, dtype=torch.int64, device=pool.device)
@@ -96,7 +95,7 @@ class CapturedScores:
 
     def _compute(self) -> None:
         """Write all scores into one tensor."""
-        found = scores_by_vmap(self.method, self.held, counts=self.counts)
+        found = unread_stacked_scores(self.method, self.held, kept=self.kept)
         there = [x for scores in found.values() for x in scores.values() if isinstance(x, Tensor)]
         if there and self.numbers is None:
             self.numbers = torch.stack(there)

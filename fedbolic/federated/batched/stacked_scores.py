@@ -1,8 +1,9 @@
 """Scores of many clients from a joint forward pass."""
 
+import dataclasses
 import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from fedbolic.core import tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client, Split
 from fedbolic.federated.batched.client_task import tree_form
-from fedbolic.federated.batched.joint import Form, joint_form, overrides
+from fedbolic.federated.batched.joint import joint_form, overrides
 from fedbolic.federated.batched.stacking import (
     at_row,
     bucketed,
@@ -22,6 +23,7 @@ from fedbolic.federated.batched.stacking import (
 )
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.scores.score import (
     CHUNK,
     all_on_host,
@@ -108,9 +110,45 @@ def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
         method: Method whose predictions are scored.
         held: Clients to score.
     """
-    form = joint_form(method, "evaluate")
-    found = _own_form_scores(form, method, held) if form else scores_by_vmap(method, held)
+    found = unread_stacked_scores(method, held)
     return dict(zip(found, all_on_host([*found.values()]), strict=True))
+
+
+def unread_stacked_scores(
+    method: GradientMethod, held: Sequence[Held], *, kept: dict[Hashable, Any] | None = None
+) -> ClientScores:
+    """The same, on an accelerator as tensors.
+
+    Args:
+        method: Method whose predictions are scored.
+        held: Clients to score.
+        kept: Groups and values on the device that stay for further calls with the same clients;
+            ``None`` if there are none. With it, jagged leaves that have a block are read from it.
+    """
+    form = joint_form(method, "evaluate")
+    if form is None:
+        return scores_by_vmap(method, held, kept=kept)
+    found: ClientScores = {each.client.id: {} for each in held}
+    for group in _groups(method, held, kept):
+        for some in bucketed(group, [each.context for each in group]):
+            clients = [each.client for each in some]
+            local = stack_trees([each.local for each in some])
+            context, axes = joined([each.context for each in some])
+            if kept is not None:
+                context = tree.map(functools.partial(_in_block, kept=kept), context)
+            scores = form(local, clients, context, axes=axes)
+            found |= {client.id: dict(x) for client, x in zip(clients, scores, strict=True)}
+    return found
+
+
+def _in_block(leaf: Any, *, kept: dict[Hashable, Any]) -> Any:
+    """A jagged leaf with its block as its only part, if it has one; other leaves as they are."""
+    if not isinstance(leaf, Jagged) or leaf.block is None or not any(leaf.sizes):
+        return leaf
+    key = leaf.block, tuple(map(id, leaf.parts))
+    if key not in kept:
+        kept[key] = leaf.block.with_room(leaf.parts, len(leaf.parts), None)
+    return dataclasses.replace(leaf, parts=(kept[key],), sizes=(1,))
 
 
 def scores_of_stack(
@@ -147,16 +185,16 @@ def scores_by_vmap(
     method: GradientMethod,
     held: Sequence[Held],
     *,
-    counts: dict[tuple[int, ...], Tensor] | None = None,
+    kept: dict[Hashable, Any] | None = None,
 ) -> ClientScores:
     """Scores by ``vmap`` of the method's predictions, for clients of equal form together.
 
     Args:
         method: Method whose predictions are scored.
         held: Clients to score.
-        counts: Numbers of examples on the device, which are kept for further calls.
+        kept: As in :func:`unread_stacked_scores`.
     """
-    counts = {} if counts is None else counts
+    kept = {} if kept is None else kept
     found: ClientScores = {each.client.id: {} for each in held}
     together: list[Held] = []
     for each in held:
@@ -165,11 +203,11 @@ def scores_by_vmap(
             found[each.client.id] |= unread_scores(predict, each.client)
         elif any(len(each.split(name)) for name in SPLITS):
             together.append(each)
-    groups = _groups(method, together)
+    groups = _groups(method, together, kept)
     for name in SPLITS:
         for group in groups:
             for some in _chunks([each for each in group if len(each.split(name))], name):
-                for each, scores in zip(some, _scores(method, some, name, counts), strict=True):
+                for each, scores in zip(some, _scores(method, some, name, kept), strict=True):
                     named = {f"{name}/{metric}": value for metric, value in scores.items()}
                     found[each.client.id] |= named
     return found
@@ -180,8 +218,12 @@ def _predicted(method: GradientMethod, each: Held, batch: Params) -> Tensor:
     return method.predict(model, each.local, batch, each.context)
 
 
-def _groups(method: GradientMethod, held: Sequence[Held]) -> list[list[Held]]:
+def _groups(
+    method: GradientMethod, held: Sequence[Held], kept: dict[Hashable, Any] | None
+) -> list[list[Held]]:
     """Clients of equal form, which are scored together."""
+    if kept and "groups" in kept:
+        return kept["groups"]
     groups: dict[Hashable, list[Held]] = {}
     forms: dict[tuple[int, ...], Hashable] = {}
     for each in held:
@@ -190,19 +232,9 @@ def _groups(method: GradientMethod, held: Sequence[Held]) -> list[list[Held]]:
         examples = tree_form(each.client.test.no_examples)
         form = id(method.model(each.client.meta)), forms[ids], examples
         groups.setdefault(form, []).append(each)
-    return [*groups.values()]
-
-
-def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[Held]) -> ClientScores:
-    """Scores by the method's own joint form, for clients of similar size together."""
-    found: ClientScores = {each.client.id: {} for each in held}
-    for group in _groups(method, held):
-        for some in bucketed(group, [each.context for each in group]):
-            clients = [each.client for each in some]
-            local = stack_trees([each.local for each in some])
-            context, axes = joined([each.context for each in some])
-            scores = form(local, clients, context, axes=axes)
-            found |= {client.id: dict(x) for client, x in zip(clients, scores, strict=True)}
+    found = [*groups.values()]
+    if kept is not None:
+        kept["groups"] = found
     return found
 
 
@@ -229,7 +261,7 @@ def _scores(
     method: GradientMethod,
     held: Sequence[Held],
     name: str,
-    counts: dict[tuple[int, ...], Tensor],
+    kept: dict[Hashable, Any],
 ) -> list[dict[str, float | Tensor]]:
     """Accuracy, loss and number of examples of every client's split, from one forward pass."""
     model = method.model(held[0].client.meta)
@@ -238,15 +270,15 @@ def _scores(
     splits = [each.split(name) for each in held]
     lengths = tuple(len(split) for split in splits)
     batch = _padded(splits, max(lengths))
-    if lengths not in counts:
-        counts[lengths] = torch.tensor(lengths, device=batch["y"].device)
+    if lengths not in kept:
+        kept[lengths] = torch.tensor(lengths, device=batch["y"].device)
 
     def predicted(local: Tree, context: Tree, batch: Params) -> Tensor:
         return method.predict(model, local, batch, context)
 
     with torch.no_grad():
         logits = vmap(predicted, in_dims=(local_axes, context_axes, 0))(local, context, batch)
-    return stacked_score_values(logits, batch["y"], lengths, counts=counts[lengths])
+    return stacked_score_values(logits, batch["y"], lengths, counts=kept[lengths])
 
 
 def _padded(splits: Sequence[Split], length: int) -> Params:

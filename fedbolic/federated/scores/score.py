@@ -18,16 +18,21 @@ CHUNK = 1024
 """Maximum examples scored at once: enough to saturate the machine, few enough for any memory."""
 
 
-def chunks(num_examples: int) -> tuple[Tensor, ...]:
+def chunks(num_examples: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
     """Positions of all examples, in parts of at most :data:`CHUNK` whose sizes differ by at most 1.
 
     Equal parts avoid a last part of one example, for which batch norm has no variance.
+
+    Args:
+        num_examples: Number of examples.
+        device: Device of the positions; ``None`` for torch's own.
 
     Example:
         >>> [len(part) for part in chunks(1025)]
         [513, 512]
     """
-    return torch.arange(num_examples).tensor_split(max(1, -(-num_examples // CHUNK)))
+    positions = torch.arange(num_examples, device=device)
+    return positions.tensor_split(max(1, -(-num_examples // CHUNK)))
 
 
 @runtime_checkable
@@ -76,7 +81,7 @@ def unread_scores(logits: Callable[[Params], Tensor], client: Client) -> dict[st
         f"{name}/{metric}": value
         for name, split in splits.items()
         if len(split)
-        for metric, value in _score(logits, split).items()
+        for metric, value in _score(logits, split, client.no_inputs.device).items()
     }
 
 
@@ -178,10 +183,12 @@ def with_numbers(
     ]
 
 
-def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float | Tensor]:
+def _score(
+    logits: Callable[[Params], Tensor], split: Split, device: torch.device
+) -> dict[str, float | Tensor]:
     sums, kept = [], []
     with torch.no_grad():
-        for index in chunks(len(split)):
+        for index in chunks(len(split), device):
             batch = split.at(index)
             found = logits(batch)
             sums.append(_sums(found, batch["y"]))
