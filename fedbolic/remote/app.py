@@ -145,14 +145,15 @@ def _accounts(context: Context) -> PrivacyAccounts | None:
 
 def _client(settings: dict[str, Any], context: Context) -> Client:
     """This node's client: the only one in the node's own data, or its share of common data."""
-    clients, client_id = load_data(settings).clients, int(context.node_config["partition-id"])
+    data, client_id = load_data(settings), int(context.node_config["partition-id"])
+    clients = data.clients
     # the node's own data do not contain this number, and the server is not trusted with it
     number = int(context.node_config.get("clients", context.run_config["clients"]))
     if len(clients) > 1 and client_id not in range(len(clients)):
         raise ValueError(f"partition-id is {client_id}, but the data have {len(clients)} clients")
     own = clients[0 if len(clients) == 1 else client_id]
     meta = dataclasses.replace(own.meta, num_clients=number)
-    own = dataclasses.replace(own, id=client_id, meta=meta)
+    own = dataclasses.replace(own, id=client_id, meta=meta, class_names=data.class_names)
     return own.to(place(settings), DTYPES[settings["precision"]])
 
 

@@ -12,6 +12,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.tree_bytes import tree_digest
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.data.hierarchies.vocabulary import digest_of
 from fedbolic.federated.accounting.charges import charging
 from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.federated.aggregators.channel import Channel
@@ -80,8 +81,18 @@ def handshake(client: Client) -> Tree:
         "size": client.size,
         "num_classes": meta.num_classes,
         "input_shape": shape,
-        "numbering": client.train.numbering,
+        "numbering": names_digest(client),
     }
+
+
+def names_digest(client: Client) -> str:
+    """Digest of the names of a client's nodes or classes; empty if numbers have no names.
+
+    Args:
+        client: A client, or the server's test set.
+    """
+    numbering = client.train.numbering or client.test.numbering
+    return numbering or (digest_of(client.class_names) if client.class_names else "")
 
 
 def merge_handshakes(handshakes: Mapping[int, Tree]) -> tuple[Meta, tuple[int, ...]]:
@@ -297,7 +308,7 @@ class Node:
         if not same or meta.num_classes < own.num_classes:
             raise ValueError(f"the server reports {meta}, but this node is configured for {own}")
         # a table that was trained by another numbering has rows of other nodes
-        reported += self.client.train.numbering
+        reported += names_digest(self.client)
         if (first := self.store.first(reported)) != reported:
             raise ValueError(f"the server reports {reported}, but it first reported {first}")
         return meta

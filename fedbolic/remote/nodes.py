@@ -15,8 +15,9 @@ from fedbolic.data.contract.client import Client, Examples, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.aggregators.update import Update
 from fedbolic.federated.contract.engine import Exchange, Failure, Remote, Result, RunStoppedError
-from fedbolic.remote.node import make_request, merge_handshakes, purpose
+from fedbolic.remote.node import make_request, merge_handshakes, names_digest, purpose
 from fedbolic.remote.replies import (
+    NAME_ALIKE,
     ExampleForm,
     NodeError,
     check_handshake,
@@ -122,7 +123,7 @@ class Nodes(Remote):
                     f"seconds: {sorted(places)}"
                 )
             time.sleep(POLL_SECONDS)
-        own = None if holdout is None else (holdout.meta.input_shape, holdout.test.numbering)
+        own = None if holdout is None else (holdout.meta.input_shape, names_digest(holdout))
         received = {i: self.handshakes[node] for i, node in places.items()}
         meta, sizes = merge_handshakes(self._agreed(received, own))
         self.begun = True
@@ -250,8 +251,8 @@ class Nodes(Remote):
         if shape != usual:
             return f"its inputs have shape {shape!s:.80}, those of most clients {usual}"
         return (
-            f"it numbers nodes by names of digest {numbering[:8] or 'none'}, most clients by those "
-            f"of {agreed[:8] or 'none'}: give it the file of agreed names, and the key"
+            f"it numbers nodes or classes by names of digest {numbering[:8] or 'none'}, most "
+            f"clients by those of {agreed[:8] or 'none'}: {NAME_ALIKE}"
         )
 
     def _agreed(self, handshakes: dict[int, Tree], own: ExampleForm | None) -> dict[int, Tree]:

@@ -36,10 +36,16 @@ STATE_NAME = re.compile(r"\w{1,64}", re.ASCII)
 """Name of a client state, chosen by its node: usually SHA-256 of the request in hexadecimal."""
 
 NUMBERING = re.compile(r"[0-9a-f]{0,64}(:[0-9a-f]{64})?")
-"""Digest of what the numbers in a client's examples stand for; empty if nothing."""
+"""Digest of what the numbers in a client's examples and its labels stand for; may be empty."""
+
+NAME_ALIKE = (
+    "give all of them one file of agreed names, and one key if the names are hashed, or the "
+    "classes of all, as `classes` of a TableFile or as empty folders of an ImageFolder"
+)
+"""Cure of clients that name nodes or classes differently."""
 
 ExampleForm: TypeAlias = tuple[tuple[int, ...], str]
-"""Shape of one input, and :attr:`~fedbolic.data.contract.client.Split.numbering`."""
+"""Shape of one input, and :func:`~fedbolic.remote.node.names_digest`."""
 
 SCORED = frozenset({"test", "validation", "fine_tuned"})
 """First parts of the names of scores; names of metrics begin otherwise."""
@@ -124,8 +130,7 @@ def deviating(
         raise ValueError(
             f"the clients' inputs differ in shape: {shapes}"
             if len(shapes) > 1
-            else "the clients number their nodes by different names: give all of them one file of "
-            "agreed names, and one key if the names are hashed"
+            else f"the clients number nodes or classes by different names: {NAME_ALIKE}"
         )
     return usual, [i for i, form in forms.items() if form != usual]
 

@@ -392,5 +392,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise SetupError(
-        f"{value!r} cannot be written to a configuration: use frozen dataclasses of plain values"
+        f"{one_line(repr(value)):.80} cannot be written to a configuration: use frozen dataclasses "
+        "of plain values, and for arrays of your own numpy.savez(file, x=x, y=y) and Arrays(file)"
     )

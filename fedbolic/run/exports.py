@@ -50,7 +50,7 @@ def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tup
     card = to.with_suffix(".json")
     for file in (to, card):
         if file.exists():
-            raise SetupError(f"{file} exists: remove it, or give another file with --to")
+            raise SetupError(f"{file} exists: remove it, or give another name")
     result, facts = load_result(run, client=client)
     kind, fitting = RESULT_KINDS[type(result)]
     if to.suffix not in fitting:

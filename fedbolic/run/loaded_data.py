@@ -26,11 +26,12 @@ def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> Federate
     if nodes is None:
         return settings["data"].load(rng)
     try:
-        holdout = settings["data"].load(rng).holdout
+        data = settings["data"].load(rng)
     except FileNotFoundError as error:
         logger.warning("the server has no test set: %s", one_line(error))
-        holdout = None
-    return nodes.federation(holdout)
+        return nodes.federation(None)
+    own = data.holdout and dataclasses.replace(data.holdout, class_names=data.class_names)
+    return nodes.federation(own)
 
 
 def facts_of(data: FederatedData) -> dict[str, Any]:

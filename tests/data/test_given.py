@@ -177,11 +177,22 @@ def test_numbered_targets_with_gaps_are_classes_in_order(tmp_path):
     assert parts.y_train.tolist() == [1, 0] * 3
 
 
+def test_classes_that_a_file_lacks_keep_their_labels(tmp_path):
+    path = write_csv(tmp_path / "t.csv", table_rows())
+    parts = read(TableFile(path, target="kind", drop=("site",), classes=("ant", "dog", "cat")))
+    assert (parts.class_names, parts.num_classes) == (("ant", "dog", "cat"), 3)
+    assert_split(parts, y=2 - Y)
+    with pytest.raises(ValueError, match="has classes that `classes` lacks: cat"):
+        read(TableFile(path, target="kind", drop=("site",), classes=("ant", "dog")))
+
+
 @pytest.mark.parametrize(
     ("replaced", "settings", "message"),
     [
         ((3, 0, "red"), {}, r"'a' .* holds 'red' in row 4.*one column of 0 and 1.*drop=\[a\]"),
         ((3, 0, ""), {}, "'a' .* is empty in row 4"),
+        ((3, 0, "n/a"), {}, "'a' .* is empty in row 4"),
+        ((3, 0, "2,5"), {}, "'a' .* holds '2,5' in row 4.*: write it with a decimal point"),
         ((3, 0, "nan"), {}, "'a' .* holds nan in row 4"),
         ((3, 3, ""), {}, "'kind' .* is empty in row 4"),
         ((3, 4, " "), {"client": "site"}, "'site' .* is empty in row 4"),
@@ -302,6 +313,16 @@ def test_images_are_resized_and_made_grey_if_asked(tmp_path):
         read(ImageFolder(tmp_path))
     parts = read(ImageFolder(tmp_path, size=(8, 7), grey=True))
     assert parts.x_train.shape[1:] == (1, 8, 7)
+
+
+def test_a_class_without_images_keeps_its_label_unless_its_files_would_be_passed_over(tmp_path):
+    draw(tmp_path, ("ant", "cat"))
+    (tmp_path / "bee").mkdir()
+    (tmp_path / "bee" / ".DS_Store").write_text("of a system")
+    assert read(ImageFolder(tmp_path)).y_train.unique().tolist() == [0, 2]
+    (tmp_path / "bee" / "x.gif").write_bytes(b"GIF")
+    with pytest.raises(ValueError, match=r"x\.gif is not used: save it as one of \.png"):
+        read(ImageFolder(tmp_path))
 
 
 def test_what_is_no_image_is_refused(tmp_path):

@@ -6,10 +6,20 @@ import pytest
 import torch
 
 from fedbolic.core.rng import Rng
-from fedbolic.data import Hierarchy, HierarchySplit, HolderFiles, agree_names
+from fedbolic.data import (
+    IID,
+    Hierarchy,
+    HierarchySplit,
+    HolderFiles,
+    Partitioned,
+    TableFile,
+    agree_names,
+)
 from fedbolic.federated import LocalTraining, Trainer
 from fedbolic.hierarchies import HierarchyEmbedding
+from fedbolic.methods import FedAvg
 from fedbolic.remote.nodes import Nodes
+from fedbolic.run.loaded_data import load_data
 from tests.federated.simple_method import assert_near, train
 from tests.remote.transports import Here, away
 
@@ -87,11 +97,13 @@ def test_nodes_of_two_numberings_are_never_mixed(num, shops, tmp_path, caplog):
     data = dataclasses.replace(data, clients=clients, meta=meta, holdout=None)
     nodes = Nodes(Here(METHOD, data, tmp_path), num, timeout=1e-3)
     if num == 2:
-        with pytest.raises(ValueError, match="number their nodes by different names: give all"):
+        with pytest.raises(
+            ValueError, match="number nodes or classes by different names: give all"
+        ):
             nodes.federation(None)
         return
     seen = nodes.federation(None)
-    assert "node 998 is not accepted as a client: it numbers nodes by names of" in caplog.text
+    assert "node 998 is not accepted as a client: it numbers nodes or classes" in caplog.text
     *_, (state, _) = Trainer(engine=nodes).run(METHOD, seen, Rng(3))
     untouched = METHOD.init(meta, Rng(3).at("init"))["parameters"]["weight"]
     only_other = set(clients[2].train.node_counts.nonzero().flatten().tolist())
@@ -125,7 +137,7 @@ def test_a_node_that_comes_back_with_other_names_is_refused(shops, tmp_path, cap
     old = transport.nodes.pop(998)
     transport.nodes[990] = dataclasses.replace(old, client=renamed(old.client))
     next(run)
-    assert "node 990 is not accepted as a client: it numbers nodes by names of" in caplog.text
+    assert "node 990 is not accepted as a client: it numbers nodes or classes" in caplog.text
 
 
 def test_a_node_refuses_to_go_on_with_other_names(shops, tmp_path):
@@ -138,3 +150,29 @@ def test_a_node_refuses_to_go_on_with_other_names(shops, tmp_path):
     assert "error" not in node.reply(request | {"seed": 5})
     other = dataclasses.replace(node, client=renamed(node.client))
     assert other.reply(request | {"seed": 6}) == {"error": "ValueError"}
+
+
+@pytest.mark.parametrize("classes", [(), ("bee", "cat", "dog")])
+def test_nodes_whose_files_lack_classes_are_refused_until_they_name_them(classes, tmp_path, caplog):
+    """Without names, the cats of one file would have the label of the bees of another."""
+
+    def source(name, kinds):
+        rows = [f"{i},{kinds[i % len(kinds)]}" for i in range(20)]
+        (tmp_path / name).write_text("\n".join(["weight,kind", *rows]))
+        return Partitioned(TableFile(tmp_path / name, target="kind", classes=classes), IID(1))
+
+    held = [["bee", "cat", "dog"], ["dog", "bee", "cat"], ["cat", "dog"]]
+    loaded = [source(f"{i}.csv", kinds).load(Rng(0)) for i, kinds in enumerate(held)]
+    meta = dataclasses.replace(loaded[0].meta, num_clients=3)
+    clients = [
+        dataclasses.replace(data.clients[0], id=i, meta=meta, class_names=data.class_names)
+        for i, data in enumerate(loaded)
+    ]
+    data = dataclasses.replace(loaded[0], clients=clients, meta=meta)
+    nodes = Nodes(Here(FedAvg(), data, tmp_path), 3, timeout=1e-3)
+    server = source("server.csv", ["cat", "dog", "bee"])
+    seen = load_data({"seed": 0, "data": server}, nodes)
+    sizes = [client.size for client in clients]
+    assert seen.sizes == (*sizes[:2], sizes[2] if classes else 0)
+    refused = "node 998 is not accepted as a client: it numbers nodes or classes"
+    assert (refused in caplog.text) is not bool(classes)

@@ -146,6 +146,7 @@ class Client:
         validation: Examples for model selection; may be empty.
         test: Test examples; may be empty.
         meta: Facts about the federation that every party knows.
+        class_names: Names of the classes of a node's own data; empty elsewhere.
     """
 
     id: int
@@ -153,6 +154,7 @@ class Client:
     validation: Split
     test: Split
     meta: Meta
+    class_names: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -184,7 +186,7 @@ class Client:
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
         """The same client with its data on ``device``."""
         splits = (split.to(device, dtype) for split in (self.train, self.validation, self.test))
-        return Client(self.id, *splits, meta=self.meta)
+        return Client(self.id, *splits, meta=self.meta, class_names=self.class_names)
 
 
 HELD = 1024

@@ -234,7 +234,7 @@ class ByColumn(Partition):
     def split(self, labels: Int[Tensor, " n"], rng: Rng) -> list[Tensor]:
         raise ValueError(
             "ByColumn needs data that name the client of every example: set client to the name of "
-            "the column or array that does, or choose another partition"
+            "the column (TableFile) or array (Arrays) that does, or choose another partition"
         )
 
     @override

@@ -30,8 +30,9 @@ MOST_PIXELS = 2**26
 class ImageFolder(Dataset):
     """A folder with one folder of images per class, or folders ``train`` and ``test`` of these.
 
-    The classes are the names of the folders, in ascending order. Without ``train`` and ``test``,
-    every fourth image of each class is used for testing. Needs Pillow (extra ``images``).
+    The classes are the names of the folders, in ascending order, also of empty ones. Without
+    ``train`` and ``test``, every fourth image of each class is used for testing. Needs Pillow
+    (extra ``images``).
 
     Args:
         path: The folder. A relative path is looked up in ``root`` if that is given, otherwise in
@@ -78,6 +79,10 @@ class ImageFolder(Dataset):
             raise ValueError(
                 f"{folder} has no images: it needs a folder of {', '.join(FORMATS)} files per class"
             )
+        used = {label for _, label in files}
+        for unused in (folder / name for label, name in enumerate(names) if label not in used):
+            if found := next((x for x in sorted(unused.rglob("[!.]*")) if x.is_file()), None):
+                raise ValueError(f"{found} is not used: save it as one of {', '.join(FORMATS)}")
         images: list[Tensor] = []
         for file, _ in files:
             images.append(self._image(file, images[0].shape if images else None, len(files)))

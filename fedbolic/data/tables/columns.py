@@ -101,14 +101,19 @@ class Columns:
     def _refuse_text(self, rows: list[list[str]], done: int) -> None:
         for number, row in enumerate(rows, done + 1):
             for place, text in enumerate(row):
-                if not text:
+                if text.strip().upper() in ("", "NA", "N/A", "NULL", "NONE", "?"):
                     self._refuse_empty(self.features[place], number)
                 if not _is_number(text):
                     name = self.head[self.features[place]]
+                    cure = (
+                        "write it with a decimal point"
+                        if _is_number(text.replace(",", "."))
+                        else "encode it, for instance as one column of 0 and 1 per value, or leave "
+                        f"it out with drop=[{name:.80}]"
+                    )
                     raise ValueError(
                         f"column {name!r:.80} of {self.name} holds {text!r:.80} in row {number}, "
-                        "which is no number: encode it, for instance as one column of 0 and 1 per "
-                        f"value, or leave it out with drop=[{name:.80}]"
+                        f"which is no number: {cure}"
                     )
 
     def _refuse_empty(self, column: int, number: int) -> None:

@@ -36,16 +36,19 @@ class TableFile(Dataset):
         client: Name of the column with the client of every example, for the partition
             ``ByColumn``; ``None`` if there is none.
         drop: Names of columns to leave out.
+        classes: All values of the target, where a client's own file may lack some; by default those
+            of the file.
 
     Raises:
-        ValueError: When read, if the file is damaged, lacks a column, or has a feature that is
-            empty or no number.
+        ValueError: When read, if the file is damaged, lacks a column, has a feature that is empty
+            or no number, or another class than ``classes``.
     """
 
     path: Path
     target: str
     client: str | None = None
     drop: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
@@ -66,6 +69,10 @@ class TableFile(Dataset):
             columns = Columns(str(path), head, features=features, coded=coded)
             x = torch.from_numpy(columns.read(rows))
         names, y = columns.codes(coded[0])
+        if self.classes:
+            if more := sorted(set(names) - set(self.classes)):
+                raise ValueError(f"{path} has classes that `classes` lacks: {', '.join(more):.400}")
+            names, y = self.classes, torch.tensor([self.classes.index(name) for name in names])[y]
         owners = columns.codes(coded[1])[1] if self.client else None
         return parts_from_whole(str(path), x, y, class_names=names, owners=owners)
 
