@@ -47,6 +47,17 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield f"{prefix}{name}", value
 
 
+def values(tree: Tree) -> list[Any]:
+    """All leaves without their paths, in the order of the tree."""
+    found = []
+    for value in tree.values():
+        if isinstance(value, dict):
+            found += values(value)
+        else:
+            found.append(value)
+    return found
+
+
 def find_tree_fault(x: object) -> str | None:
     """The reason why an object is not a tree that can be saved and sent; ``None`` if it is one.
 
@@ -258,10 +269,23 @@ def paired(x: Tree, y: Tree) -> tuple[list[Any], list[Any]]:
         >>> paired({"a": 1, "b": {"c": 2}}, {"b": {"c": 4}, "a": 3})
         ([1, 2], [3, 4])
     """
+    if _same_branches(x, y):
+        return values(x), values(y)
     of_x, of_y = dict(leaves(x)), dict(leaves(y))
     if of_x.keys() != of_y.keys():
         raise ValueError(f"trees differ: one has {sorted(of_x)}, another {sorted(of_y)}")
     return [*of_x.values()], [of_y[path] for path in of_x]
+
+
+def _same_branches(x: Tree, y: Tree) -> bool:
+    """True if two trees have the same names in the same order, empty branches included."""
+    if [*x] != [*y]:
+        return False
+    for value, other in zip(x.values(), y.values(), strict=True):
+        branch = isinstance(value, dict)
+        if branch != isinstance(other, dict) or (branch and not _same_branches(value, other)):
+            return False
+    return True
 
 
 def scale(x: Tree, factor: float | Tensor) -> Tree:
@@ -303,10 +327,10 @@ def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) ->
 
 def is_finite(x: Tree) -> bool:
     """True if no leaf contains NaN or an infinity."""
-    numbers = all(math.isfinite(leaf) for _, leaf in leaves(x) if isinstance(leaf, float))
+    numbers = all(math.isfinite(leaf) for leaf in values(x) if isinstance(leaf, float))
     of_device: dict[torch.device, list[Tensor]] = {}
-    for leaf in tensors(x).values():
-        if leaf.is_floating_point() or leaf.is_complex():
+    for leaf in values(x):
+        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
             of_device.setdefault(leaf.device, []).append(leaf)
     return numbers and all(_all_finite(of) for of in of_device.values())
 
@@ -345,7 +369,7 @@ def norm(x: Tree) -> Tensor:
 def num_bytes(x: Tree) -> int:
     """Size of a tree on the wire in bytes: tensors uncompressed, numbers 8 bytes, strings UTF-8."""
     total = 0
-    for _, leaf in leaves(x):
+    for leaf in values(x):
         if isinstance(leaf, Tensor):
             total += leaf.numel() * leaf.element_size()
         else:

@@ -24,6 +24,7 @@ from fedbolic.federated.contract.engine import (
     Remote,
     Result,
     RunStoppedError,
+    messages_to,
 )
 from fedbolic.federated.contract.method import Method, refuse_other_data
 from fedbolic.federated.engines.auto import Auto
@@ -129,7 +130,7 @@ class Trainer:
         stream = rng.at("settle")
         members = self._members(phase, data, state, stream) or (0,)  # a Poisson sample may be empty
         cohort = [data.clients[i] for i in members]
-        messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
+        messages = messages_to(phase, state.server_state, cohort)
         first = Exchange(phase, messages, cohort, {}, stream)
         engine, seconds = self.engine.settle(first, method.rounds - state.round)
         return dataclasses.replace(self, engine=engine), seconds
@@ -212,7 +213,7 @@ class Trainer:
         current, aggregation = state.round + 1, self._aggregation(method, data)
         aggregation.check_budget(current)
         cohort = self._cohort(phase, data, rng, state, aggregation)
-        messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
+        messages = messages_to(phase, state.server_state, cohort)
         states = state.client_states  # each state is read once
         own = {client.id: states[client.id] for client in cohort if client.id in states}
         stream = rng.at(*state.path())

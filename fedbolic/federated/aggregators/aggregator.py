@@ -275,9 +275,10 @@ def stacked_payload(updates: Sequence[Update]) -> Tree | None:
     Args:
         updates: Updates of a list of :func:`by_stack`.
     """
-    stack, rows = updates[0].stack, [update.row.index for update in updates if update.row]
+    stack = updates[0].stack
     if stack is None:
         return None
+    rows = [update.row.index for update in updates if update.row]
     if len(rows) == len(stack.clients):
         return stack.payload
 

@@ -276,7 +276,7 @@ def host_or_scalar(x: Tensor | float) -> Tensor | float:
 
 def norm_of(x: Tree) -> float:
     """Euclidean norm of all floating numbers of a tree, in float64, on the host."""
-    numbers = [leaf for _, leaf in tree.leaves(x) if isinstance(leaf, float)]
+    numbers = [leaf for leaf in tree.values(x) if isinstance(leaf, float)]
     return math.hypot(float(tree.norm(x)), *numbers)
 
 
@@ -284,7 +284,7 @@ def rough_norm_of(x: Tree) -> float:
     """The same in the precision of the tensors, by one pass; NaN or infinite if it overflows."""
     numbers: list[float] = []
     of_device: dict[torch.device, list[Tensor]] = {}
-    for _, leaf in tree.leaves(x):
+    for leaf in tree.values(x):
         if isinstance(leaf, float):
             numbers.append(leaf)
         elif isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):

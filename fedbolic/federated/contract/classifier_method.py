@@ -178,7 +178,7 @@ class ClassifierMethod(GradientMethod):
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         received = message["parameters"]
         values = Assembly(received, {}, message["buffers"])
-        if self.sharing:
+        if self.sharing and (client_state or {*self.sharing.values()} != {"shared"}):
             values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
         device = client.no_inputs.device
         counts = {name: torch.zeros((), device=device) for name in self.counted.values()}
@@ -233,7 +233,7 @@ class ClassifierMethod(GradientMethod):
         delta = tree.subtract_(trained, global_parameters)
         counts = self.counted.values()
         buffers = {name: x for name, x in local["buffers"].items() if name not in counts}
-        if not self.sharing:
+        if {*self.sharing.values()} <= {"shared"}:
             return {"delta": delta, "buffers": buffers}, {}
         personal = {
             kind: select_kind(values, self.sharing, "personal")

@@ -69,6 +69,20 @@ class Exchange:
         return self.rng.at("client", client.id)
 
 
+def messages_to(method: Method, server_state: Tree, clients: Sequence[Client]) -> dict[int, Tree]:
+    """Message to each client by id: one object where the method sends the same to all.
+
+    Args:
+        method: Method of the exchange, or of the evaluation.
+        server_state: Current server state.
+        clients: The recipients.
+    """
+    if clients and type(method).broadcast is Method.broadcast:
+        message = method.broadcast(server_state, clients[0].id)
+        return dict.fromkeys((client.id for client in clients), message)
+    return {client.id: method.broadcast(server_state, client.id) for client in clients}
+
+
 Result: TypeAlias = tuple[Client, Update | Failure, Tree]
 """A client, its update and its new client state; a failed client keeps its old state."""
 

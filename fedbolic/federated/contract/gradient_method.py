@@ -1,6 +1,5 @@
 """Methods that train by gradient steps, in separate parts so that an engine can batch clients."""
 
-import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -236,14 +235,14 @@ class GradientMethod(Method):
                 gradients = self.local.clip(gradients)
                 local = self.step({**local, "buffers": buffers}, gradients, context)
             losses.append(of_batch)
-        local = tree.map_tensors(torch.Tensor.detach, local)
+        local = tree.map_tensors(lambda x: x.detach() if x.requires_grad else x, local)
         together = losses if len(losses) < 2 else [torch.cat(losses)]
         loss = together[0].sum() if together else 0.0
         clamped = torch.stack(counts).sum(0).tolist() if counts else ()
         update, client_state = self.finish(without_seeds(local), client, context)
         counted = {"examples": client.size, "visits": plan.num_visits, "clamped": clamped}
-        metrics = metrics_of_training(loss, **counted)
-        return dataclasses.replace(update, metrics={**metrics, **update.metrics}), client_state
+        metrics = {**metrics_of_training(loss, **counted), **update.metrics}
+        return Update(update.payload, update.weight, metrics, update.row), client_state
 
     def begin(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
@@ -254,8 +253,7 @@ class GradientMethod(Method):
         """
         model = self.model(client.meta)
         local, context = self.start(message, client, client_state)
-        stream = rng.at("dropout")
-        buffers = _with_seeds(local["buffers"], lambda name: stream.at(name).number())
+        buffers = _with_seeds(local["buffers"], lambda name: rng.at("dropout", name).number())
         return model, {**local, "buffers": buffers}, context, self.plan(model, client, rng)
 
     def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
@@ -333,6 +331,8 @@ def without_seeds(local: Tree) -> Tree:
 def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
     """Buffers with new dropout seeds, chosen by buffer name."""
     names = [name for name in buffers if name.rpartition(".")[2] == SEED]
+    if not names:
+        return buffers
     return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
 
 

@@ -30,10 +30,12 @@ class Sequential(Engine):
 
     @override
     def run(self, exchange: Exchange) -> Iterator[Result]:
-        method = exchange.method
+        method, last, before = exchange.method, None, []
         for client in exchange.clients:
             message, client_state = exchange.messages[client.id], exchange.state(client)
-            stream, before = exchange.stream(client), _content(message)
+            stream = exchange.stream(client)
+            if message is not last:  # most messages are the same object
+                last, before = message, _content(message)
             try:
                 with torch_stream(client, stream):
                     update, new = method.local_update(message, client, client_state, stream)

@@ -12,7 +12,13 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
-from fedbolic.federated.contract.engine import Engine, Exchange, Failure, torch_stream
+from fedbolic.federated.contract.engine import (
+    Engine,
+    Exchange,
+    Failure,
+    messages_to,
+    torch_stream,
+)
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.rounds.fine_tuning import FineTuningPhase
@@ -103,7 +109,7 @@ class _Ended:
 
     def exchange(self, method: Method, clients: Sequence[Client]) -> Exchange:
         """Exchange in which clients receive what the method sends after the round."""
-        messages = {client.id: method.broadcast(self.server_state, client.id) for client in clients}
+        messages = messages_to(method, self.server_state, clients)
         return Exchange(method, messages, clients, self.client_states, self.rng)
 
 

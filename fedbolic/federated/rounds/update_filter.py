@@ -63,7 +63,7 @@ class UpdateFilter:
         self.norms: dict[int, float] = {}
         self.bytes_up = 0
         self._examined: _Examined | None = None
-        self._template: tuple[Tree, dict[str, str]] = {}, {}
+        self._template: tuple[Tree, dict[str, str] | None] = {}, None
 
     def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
         """Yield the usable updates as they arrive, in ascending order of client id."""
@@ -102,14 +102,12 @@ class UpdateFilter:
 
     def _expected(self, client_id: int, form: dict[str, str] | None) -> dict[str, str] | None:
         """Form of a payload by the template; without one, ``form``."""
-        template = self.phase.template(self.messages[client_id])
-        if template is None:
-            return form
-        last, _ = self._template
-        same = template.keys() == last.keys() and all(template[name] is last[name] for name in last)
-        if not same:  # most messages hold the same parts
-            self._template = template, tree.signature(template)
-        return self._template[1]
+        message, (last, expected) = self.messages[client_id], self._template
+        if message is not last:  # most messages are the same object
+            template = self.phase.template(message)
+            expected = None if template is None else tree.signature(template)
+            self._template = message, expected
+        return form if expected is None else expected
 
     def _find_outside(
         self, client_id: int, counts: Params, payload: Tree, norm: float
@@ -183,7 +181,7 @@ def _sum_of_bytes(messages: Iterable[Tree]) -> int:
     known: dict[tuple[int, ...], int] = {}
     total = 0
     for message in messages:
-        key = tuple(id(leaf) for _, leaf in tree.leaves(message))
+        key = tuple(map(id, tree.values(message)))
         if key not in known:
             known[key] = tree.num_bytes(message)
         total += known[key]
@@ -377,7 +375,7 @@ def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[tuple[str,
             return {}
         floats = [x for x in tree.tensors(both).values() if x.is_floating_point()]
         cpu = [x for x in floats if x.device.type == "cpu"]
-        numbers = [x for _, x in tree.leaves(both) if isinstance(x, float)]
+        numbers = [x for x in tree.values(both) if isinstance(x, float)]
         elsewhere = math.hypot(*numbers, *([float(tree.rough_norm(cpu))] if cpu else []))
         floats = [x for x in floats if x.device.type != "cpu"]
         metrics = {n: x for n, x in update.metrics.items() if isinstance(x, Tensor) and not x.ndim}
