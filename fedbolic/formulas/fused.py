@@ -53,6 +53,11 @@ class Formula(ABC):
         Second derivatives are those of :meth:`gradient` through these expressions.
         """
 
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        """The first part, of tensors of one shape; a subclass may spare memory for the others."""
+        return cls.parts(*inputs)[0]
+
     @staticmethod
     def first(parts: tuple) -> Tensor | None:
         """The first input where it is a view of the parts; it is then not kept for the gradient."""
@@ -272,14 +277,14 @@ def at_once(formula: type[Formula]) -> Callable[[Operation], Operation]:
             c = space.c
             if not _is_eager(c, tensors):
                 return operation(space, *tensors)
-            if not torch.is_grad_enabled():
-                return formula.parts(*tensors, c)[0]
-            if any(x.requires_grad for x in tensors):
-                if any(x.shape != tensors[0].shape for x in tensors):
-                    return operation(space, *tensors)
-                return function.apply(space, c, *tensors)
-            with torch.no_grad():
-                return formula.parts(*tensors, c)[0]
+            same_shape = all(x.shape == tensors[0].shape for x in tensors)
+            recorded = torch.is_grad_enabled()
+            if recorded and any(x.requires_grad for x in tensors):
+                return (
+                    function.apply(space, c, *tensors) if same_shape else operation(space, *tensors)
+                )
+            with torch.no_grad() if recorded else nullcontext():
+                return formula.value(*tensors, c) if same_shape else formula.parts(*tensors, c)[0]
 
         return chosen
 
@@ -288,10 +293,10 @@ def at_once(formula: type[Formula]) -> Callable[[Operation], Operation]:
 
 def _is_eager(c: Tensor | float, tensors: tuple[Tensor, ...]) -> bool:
     first = tensors[0]
+    dtype, dim = first.dtype, first.shape[-1:]
     return (
-        first.dtype in FULL
-        and all(x.device.type == "cpu" and x.dtype == first.dtype for x in tensors)
-        and all(x.shape[-1:] == first.shape[-1:] for x in tensors)
+        dtype in FULL
+        and all(x.is_cpu and x.dtype == dtype and x.shape[-1:] == dim for x in tensors)
         and not isinstance(c, Tensor)
         and first.numel() > 0
         and not is_traced(*tensors)

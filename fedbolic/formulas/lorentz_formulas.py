@@ -39,7 +39,7 @@ def quick_hyperboloid_read(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> 
 def quick_hyperboloid_point(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
     """The parts of :class:`Point`; those in range have no factors."""
     if not isinstance(c, Tensor):
-        largest, rounding = _longest_coordinate(s.shape[-1], s.dtype)
+        largest, rounding = longest_coordinate(s.shape[-1], s.dtype)
         t = s if rounding == 1 else s * rounding
         length = torch.linalg.vector_norm(t, dim=-1, keepdim=True)
         if length.max().item() <= min(longest(c, dtype), largest):
@@ -49,7 +49,7 @@ def quick_hyperboloid_point(s: Tensor, c: Tensor | float, dtype: torch.dtype) ->
 
 
 @functools.cache
-def _longest_coordinate(dim: int, dtype: torch.dtype) -> tuple[float, float]:
+def longest_coordinate(dim: int, dtype: torch.dtype) -> tuple[float, float]:
     """Largest coordinate for which ``Point`` needs no clamp, and the factor 1 after rounding."""
     largest = (torch.finfo(dtype).max / dim) ** 0.5
     return largest, (largest / torch.full((), largest, dtype=dtype)).item()

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from fedbolic.formulas import lorentz_values
 from fedbolic.formulas.analytic import (
     SINH,
     GapLength,
@@ -167,6 +168,12 @@ class HyperboloidDist(Formula):
     """:func:`hyperboloid_dist` at once."""
 
     @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        made = lorentz_values.quick_hyperboloid_dist(*inputs)
+        return super().value(*inputs) if made is None else made
+
+    @override
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         x, y, c = inputs
@@ -189,6 +196,12 @@ class HyperboloidDist(Formula):
 
 class HyperboloidExpmap(Formula):
     """:func:`hyperboloid_expmap` at once."""
+
+    @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        made = lorentz_values.quick_hyperboloid_expmap(*inputs)
+        return super().value(*inputs) if made is None else made
 
     @override
     @staticmethod
@@ -235,6 +248,12 @@ class HyperboloidLogmap0(Formula):
     """:func:`hyperboloid_logmap0` at once."""
 
     @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        made = lorentz_values.quick_hyperboloid_logmap0(*inputs)
+        return super().value(*inputs) if made is None else made
+
+    @override
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         y, c = inputs
@@ -252,6 +271,12 @@ class HyperboloidLogmap0(Formula):
 
 class HyperboloidLogmap(Formula):
     """:func:`hyperboloid_logmap` at once."""
+
+    @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        made = lorentz_values.quick_hyperboloid_logmap(*inputs)
+        return super().value(*inputs) if made is None else made
 
     @override
     @staticmethod
@@ -286,6 +311,12 @@ class HyperboloidLogmap(Formula):
 
 class HyperboloidTransp(Formula):
     """:func:`hyperboloid_transp` at once."""
+
+    @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        made = lorentz_values.quick_hyperboloid_transp(*inputs)
+        return super().value(*inputs) if made is None else made
 
     @override
     @staticmethod

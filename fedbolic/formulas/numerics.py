@@ -116,9 +116,14 @@ square = fused(_Square)
 """``|x|^2`` over the last axis, which is kept; at most the largest float."""
 
 
-def dot(x: Tensor, y: Tensor) -> Tensor:
-    """``<x, y>`` over the last axis, which is kept."""
-    return (x * y).sum(-1, keepdim=True)
+def dot(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
+    """``<x, y>`` over the last axis, which is kept; ``out`` is overwritten by the products."""
+    return torch.mul(x, y, out=out).sum(-1, keepdim=True)
+
+
+def times(c: Tensor | float, x: Tensor) -> Tensor:
+    """``c x``, or ``x`` itself for the number 1, with which a product changes no bit."""
+    return x if not isinstance(c, Tensor) and c == 1 else c * x
 
 
 def unit(a: Tensor) -> Tensor:

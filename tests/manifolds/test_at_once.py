@@ -55,6 +55,19 @@ def test_at_once_has_the_bits_of_the_operation(kind, name, dim, dtype):
                 assert torch.equal(at_once(kind(c), *given).nan_to_num(), made[0].nan_to_num())
 
 
+@pytest.mark.parametrize("dtype", fused.FULL)
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_values_of_many_points_near_the_origin_have_the_bits_of_the_operation(kind, name, dtype):
+    for c, shape in ((0.3, (130, 33)), (1.0, (130, 33)), (1.0, (2, 3, 4)), (4.0, (5,))):
+        v = [normal(k, *shape).to(dtype) / shape[-1] ** 0.5 for k in range(3)]
+        given = [kind(c).expmap0(torch.nn.functional.pad(x, (1, 0))) for x in v]
+        given = given[: len(arguments(kind, name, 1.0, 2, dtype))]
+        with torch.no_grad():
+            made = getattr(kind, name)(kind(c), *given)
+            of_parts = getattr(kind, name).__wrapped__(kind(c), *given)
+        assert torch.equal(made, of_parts)
+
+
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_values_and_gradients_of_one_point_and_many(kind, name):
     given = arguments(kind, name, 1.0, 3, torch.float32)

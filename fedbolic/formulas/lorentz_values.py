@@ -1,0 +1,166 @@
+"""Operations of the hyperboloid without derivatives, in the bits of their formulas.
+
+They take eager tensors of one shape on the CPU, and a curvature that is a number. An operator on a
+small tensor takes a microsecond, twice that with a Python number, and one on a large tensor takes
+twice as long in new memory: so few of either are left. Points far out are those of the formulas.
+"""
+
+import functools
+
+import torch
+from torch import Tensor
+
+from fedbolic.formulas.analytic import asinh
+from fedbolic.formulas.lorentz_formulas import longest, longest_coordinate
+from fedbolic.formulas.numerics import LONGEST_STEP, POLAR_FROM, dot, times
+
+SMALL_TENSOR = 4096
+"""Most numbers of a tensor of which ``where`` takes less time than arithmetic."""
+
+MODERATE = 1e10
+"""Largest length of a point whose tangents to others have finite squares."""
+
+
+@functools.lru_cache(256)
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    """A number as a tensor, which an operator need not convert."""
+    return torch.tensor(value, dtype=dtype, device="cpu")
+
+
+def quick_hyperboloid_dist(x: Tensor, y: Tensor, c: float) -> Tensor | None:
+    """The distances, ``None`` where points are far out."""
+    first, second = _read(x, c), _read(y, c)
+    if first is None or second is None:
+        return None
+    q = _gap(*first, *second, c)[0]
+    one, t = _number(1.0, x.dtype), times(c, q)
+    cosh = (t + one).sqrt_()
+    length = torch.addcdiv(times(c**0.5, q.sqrt()), t, cosh.add_(one)).log1p_()
+    return length.mul_(_number(2 / c**0.5, x.dtype)).squeeze(-1)
+
+
+def quick_hyperboloid_logmap(x: Tensor, y: Tensor, c: float) -> Tensor | None:
+    """The tangents at ``x`` towards ``y``, ``None`` where points are far out."""
+    first, second = _read(x, c), _read(y, c)
+    if first is None or second is None:
+        return None
+    (s, a), (t, b) = first, second
+    q, _, v, other = _gap(s, a, t, b, c)
+    info, one = torch.finfo(q.dtype), _number(1.0, q.dtype)
+    sinh = times(c, q).clamp(info.tiny, info.max).sqrt_()  # of half the length, as the cosh
+    square = sinh * sinh
+    cosh = (square + one).sqrt_()
+    product = sinh * cosh
+    ratio = torch.addcdiv(sinh, square, cosh.add_(one)).log1p_().div_(product)
+    tangent = torch.empty_like(x)
+    torch.sub(t, s, out=v).mul_(ratio)
+    u = torch.addcmul(v, q.mul_(_number(-2 * c, q.dtype)).mul_(ratio), s, out=tangent[..., 1:])
+    return _with_time(tangent, dot(torch.div(s, a, out=other), u, out=other), c)
+
+
+def quick_hyperboloid_transp(x: Tensor, y: Tensor, v: Tensor, c: float) -> Tensor | None:
+    """Tangents at ``x`` transported to ``y``, ``None`` where points are far out."""
+    first, second = _read(x, c), _read(y, c)
+    if first is None or second is None:
+        return None
+    (s, a), (t, b), v = first, second, v[..., 1:]
+    q, grown, toward, other = _gap(s, a, t, b, c)
+    later = grown.div_(a + b)  # of y less that of x, negated as the sum of ``Gap`` is
+    torch.addcmul(
+        torch.sub(t, s, out=toward),
+        torch.div(s, a, out=other),
+        times(c, later),
+        out=toward,
+    )
+    below = q.mul_(_number(2.0, q.dtype)).add_(_number(2 / c, q.dtype))
+    push = dot(toward, v, out=toward).div_(below)
+    moved = torch.addcmul(v, push, torch.add(s, t, out=other), out=toward)
+    tangent, largest = torch.empty_like(x), (torch.finfo(q.dtype).max / s.shape[-1]) ** 0.5
+    u = torch.clamp(moved, -largest, largest, out=tangent[..., 1:])
+    return _with_time(tangent, dot(torch.div(t, b, out=other), u, out=other), c)
+
+
+def quick_hyperboloid_expmap(x: Tensor, u: Tensor, c: float) -> Tensor | None:
+    """The exponential of tangents, ``None`` where points are far out."""
+    read = _read(x, c)
+    if read is None:
+        return None
+    (s, a), u, info = read, u[..., 1:], torch.finfo(x.dtype)
+    normal = s / a
+    across = normal * u
+    along = across.sum(-1, keepdim=True)
+    torch.addcmul(u, times(c, along), normal, value=-1, out=across)
+    slant = along.div_(a)
+    q = dot(across, across, out=across).add_(times(c, slant).mul_(slant)).clamp_(max=info.max)
+    half = times(c, q).clamp(info.tiny, info.max).sqrt_().mul_(_number(0.5, x.dtype))
+    sinh = half.clamp(max=LONGEST_STEP[x.dtype] ** 0.5 / 2).sinh_()
+    square = sinh * sinh
+    ratio = sinh.mul_((square + _number(1.0, x.dtype)).sqrt_()).div_(half)
+    cosh1 = square.mul_(_number(2.0, x.dtype))
+    return _pointed(torch.addcmul(s, cosh1, s, out=across).addcmul_(ratio, u), c)
+
+
+def quick_hyperboloid_logmap0(y: Tensor, c: float) -> Tensor | None:
+    """The tangents at the origin towards points, ``None`` where these are far out."""
+    read = _read(y, c)
+    if read is None:
+        return None
+    s, tangent = read[0], torch.empty_like(y)
+    v, info = tangent[..., 1:], torch.finfo(y.dtype)
+    q = dot(s, s, out=v)
+    tangent[..., :1].zero_()
+    sinh = times(c, q).clamp(info.tiny, info.max).sqrt_()
+    torch.mul(asinh(sinh).div_(sinh), s, out=v)
+    return tangent
+
+
+def _read(p: Tensor, c: float) -> tuple[Tensor, Tensor] | None:
+    """Space coordinates and the time coordinate in radii, ``None`` if a point is far out."""
+    s = p[..., 1:]
+    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    if not length.max().item() <= _moderate(c, p.dtype):
+        return None
+    square = length.mul_(length) if c == 1 else (c * length).mul_(length)
+    return s, square.add_(_number(1.0, p.dtype)).sqrt_()
+
+
+@functools.lru_cache(256)
+def _moderate(c: float, dtype: torch.dtype) -> float:
+    """Length of space coordinates below which no formula takes another form."""
+    return min(0.99 * POLAR_FROM[dtype] / c**0.5, MODERATE, longest(c, dtype))
+
+
+def _gap(
+    s: Tensor, a: Tensor, t: Tensor, b: Tensor, c: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``Gap``: its value, the product of difference and sum, and memory of the size of a point."""
+    gap, total, root = s - t, s + t, (a * b).sqrt_()
+    grown = torch.mul(gap, total, out=total).sum(-1, keepdim=True)
+    lean = grown / (a + b).mul_(root)
+    turn, first = times(c, lean), a < b
+    across = gap.mul_(torch.minimum(a, b).div_(root))
+    if gap.numel() <= SMALL_TENSOR:
+        across.addcmul_(turn, torch.where(first, s, t), value=-1)
+    else:
+        by_x = turn * first
+        across.addcmul_(by_x, s, value=-1).addcmul_(turn - by_x, t, value=-1)
+    square = torch.mul(across, across, out=total).sum(-1, keepdim=True)
+    q = square.addcmul_(turn, lean).mul_(_number(0.25, s.dtype))
+    return q, grown, across, total
+
+
+def _with_time(tangent: Tensor, along: Tensor, c: float) -> Tensor:
+    tangent[..., :1].copy_(times(c**0.5, along))
+    return tangent
+
+
+def _pointed(s: Tensor, c: float) -> Tensor | None:
+    largest, rounding = longest_coordinate(s.shape[-1], s.dtype)
+    if rounding != 1:
+        s.mul_(_number(rounding, s.dtype))
+    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    if not length.max().item() <= min(longest(c, s.dtype), largest):
+        return None
+    square = length.mul_(length) if c == 1 else (c * length).mul_(length)
+    first = square.add_(_number(1.0, s.dtype)).sqrt_()
+    return torch.cat((first if c == 1 else first.div_(c**0.5), s), -1)
