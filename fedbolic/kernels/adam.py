@@ -3,6 +3,7 @@
 
 import math
 
+import numpy
 import torch
 import triton
 from torch import Tensor
@@ -16,7 +17,7 @@ ADAM_NUMBERS = 1024
 
 @triton.jit
 def adam_kernel(
-    x, g, mean, square, step, new_x, new_mean, new_square, n, rate: tl.float64,
+    x, g, mean, square, step, new_x, new_mean, new_square, n, rate: numpy.float64,
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr,
     EPS: tl.constexpr, DECAY: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip

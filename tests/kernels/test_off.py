@@ -1,8 +1,10 @@
 """Without CUDA, torch's operators run and triton is not imported."""
 
+import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +56,17 @@ def test_where_no_kernel_runs_operators_do_with_one_message(masked, reason, monk
 
 def no_compiler():
     raise RuntimeError("Failed to find C compiler")
+
+
+def test_annotations_of_kernels_are_classes():
+    """Types of triton are objects, which a checker of types refuses where triton is installed."""
+    seen = {
+        ast.unparse(argument.annotation)
+        for file in Path(kernels.__file__).parent.glob("*.py")
+        for argument in ast.walk(ast.parse(file.read_text()))
+        if isinstance(argument, ast.arg) and argument.annotation
+    }
+    assert {name for name in seen if name.startswith("tl.")} == {"tl.constexpr"}
 
 
 def test_tensors_of_the_cpu_take_operators():
