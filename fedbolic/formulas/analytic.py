@@ -20,7 +20,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.formulas.fused import Formula, fused, is_exact
-from fedbolic.formulas.numerics import LONGEST_STEP, dot, polynomial, series_bound
+from fedbolic.formulas.numerics import LONGEST_STEP, dot, polynomial, series_bound, times
 
 TERMS = range(1, 9)
 
@@ -163,7 +163,7 @@ def radial(profile: Profile) -> type[Formula]:
 def bounded_radii(q: Tensor, c: Tensor | float) -> Tensor:
     """``sqrt(c q)`` within the floats that have a finite square, and never 0."""
     info = torch.finfo(q.dtype)
-    return (c * q).clamp(info.tiny, info.max).sqrt()
+    return times(c, q).clamp(info.tiny, info.max).sqrt()
 
 
 class GapLength(Formula):

@@ -16,6 +16,7 @@ from fedbolic.formulas.numerics import (
     per_matrix,
     per_point,
     square,
+    times,
 )
 from fedbolic.formulas.registrar import with_kernel
 
@@ -50,15 +51,17 @@ class BallRead(Formula):
         return by_x, by_gap * dot(x, x) * -1 if isinstance(c, Tensor) else None
 
 
-def are_inside(t: Tensor, dtype: torch.dtype) -> bool:
-    """True if points with ``c |x|^2 = t / SMALL`` lie in the ball, so that none is clamped."""
-    return t.max().item() <= (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
+def are_inside(q: Tensor, c: float, dtype: torch.dtype) -> bool:
+    """True if points with ``|x|^2 = q`` lie well in the ball, so that none is clamped."""
+    return q.max().item() * c <= 1 - 2 * BALL_MARGIN * torch.finfo(dtype).eps
 
 
-def quick_ball_read(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
+def quick_ball_read(
+    x: Tensor, c: Tensor | float, dtype: torch.dtype, out: Tensor | None = None
+) -> tuple[Any, ...]:
     """The parts of :class:`BallRead`; points in the ball are not copied, and have no factors."""
-    if not isinstance(c, Tensor) and are_inside(t := dot(x, x) * (c * SMALL), dtype):
-        return x, torch.rsub(t, 1, alpha=1 / SMALL), None
+    if not isinstance(c, Tensor) and are_inside(q := dot(x, x, out), c, dtype):
+        return x, torch.rsub(times(c, q), 1), None
     return BallRead.parts(x, c, dtype)
 
 
@@ -128,9 +131,7 @@ class BallTransport(Formula):
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         x, gap_x, y, gap_y, v, c = inputs
         s, below, ratio = y - x, gap_x * gap_y, gap_y / gap_x
-        # a product with 1 changes no bit
-        scaled = (x, s) if not isinstance(c, Tensor) and c == 1 else (c * x, c * s)
-        t, along_x, along_s = c * square(s), *(dot(each, v) for each in scaled)
+        t, along_x, along_s = times(c, square(s)), dot(times(c, x), v), dot(times(c, s), v)
         on_x = gap_x * along_s - t * along_x
         on_s = (1 - gap_x) * along_s + (gap_y + t) * along_x
         turn, below = on_x * x - on_s * s, below + t

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from fedbolic.formulas.analytic import (
     ATANH,
+    TANH,
     GapLength,
     LengthOverSinh,
     RadialAtanh,
@@ -29,14 +30,20 @@ from fedbolic.formulas.ball_formulas import (
     quick_ball_read,
 )
 from fedbolic.formulas.fused import Formula
-from fedbolic.formulas.numerics import SMALL, dot, square
+from fedbolic.formulas.numerics import dot, finite, square, times
 from fedbolic.formulas.registrar import points, with_kernel
+
+_SAFE = 2.0**-5
+"""Product of the gaps of two points above which their sum lies in the ball, however it is rounded.
+
+The gap of the sum is this product over at most 4, and rounding moves it by some hundred ``eps``.
+"""
 
 
 def ball_sum(x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: Tensor | float) -> Tensor:
     """The Möbius sum of points that :data:`ball_read` gave, clamped to the ball."""
     s = x + y
-    t = c * square(s)
+    t = times(c, square(s))
     made = (gap_x * s + t * x) / (gap_x * gap_y + t)
     return ball_read(made, c, made.dtype)[0]
 
@@ -93,14 +100,21 @@ def _by_read(
     return BallRead.gradient((x, c, None), (None, None, factor), by_point, by_gap)[0]
 
 
-def _sum(x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: float) -> tuple[Any, ...]:
-    """:func:`ball_sum`, and what its gradient reads."""
+def _sum(
+    x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: float, scratch: Tensor | None = None
+) -> tuple[Any, ...]:
+    """:func:`ball_sum`, and what its gradient reads unless there is memory to overwrite."""
     s = x + y
-    q = dot(s, s).clamp(max=torch.finfo(s.dtype).max)
-    t = c * q
-    below = gap_x * gap_y + t
-    made = (gap_x * s).add_(t * x).div_(below)
-    point, _, factor = quick_ball_read(made, c, made.dtype)
+    product = torch.mul(s, s, out=scratch)
+    q = product.sum(-1, keepdim=True).clamp(max=torch.finfo(s.dtype).max)
+    t = times(c, q)
+    gaps = gap_x * gap_y
+    below = gaps + t
+    made = torch.mul(gap_x, s, out=None if scratch is None else s)
+    made.add_(torch.mul(t, x, out=product)).div_(below)
+    if gaps.min().item() >= _SAFE:
+        return made, s, q, t, below, made.detach(), None
+    point, _, factor = quick_ball_read(made, c, made.dtype, product)
     return point, s, q, t, below, made.detach(), factor
 
 
@@ -129,6 +143,15 @@ class BallSum(Formula):
         )
         total, *parts = _sum(x, gap_x, y, gap_y, c)
         return total, factor_x, factor_y, x, gap_x, y, gap_y, *parts
+
+    @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        x, y, c = inputs
+        scratch = torch.empty_like(x)
+        x, gap_x, _ = quick_ball_read(x, c, x.dtype, scratch)
+        y, gap_y, _ = quick_ball_read(y, c, y.dtype, scratch)
+        return _sum(x, gap_x, y, gap_y, c, scratch)[0]
 
     @override
     @staticmethod
@@ -188,6 +211,14 @@ class BallExpmap(Formula):
         by_gap = by_gap - dot(by_v, v / gap)
         return _by_read(x, factor, c, by_x, by_gap), by_v / gap
 
+    @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        x, u, c = inputs
+        scratch = torch.empty_like(x)
+        x, gap, _ = quick_ball_read(x, c, x.dtype, scratch)
+        return _shot(x, gap, u, c, scratch)
+
 
 class BallExpmap0(Formula):
     """:func:`ball_expmap0` at once."""
@@ -215,10 +246,11 @@ class BallLogmap0(Formula):
     @staticmethod
     def parts(*inputs: Any) -> tuple:
         y, c = inputs
-        q = dot(y, y)
-        if are_inside(q * (c * SMALL), y.dtype):
+        product = y * y
+        q = product.sum(-1, keepdim=True)
+        if are_inside(q, c, y.dtype):
             value = ATANH.value(bounded_radii(q, c))
-            return value * y, y, None, value, q
+            return torch.mul(value, y, out=product), y, None, value, q
         y, _, factor = BallRead.parts(y, c, y.dtype)
         v, value, q = RadialAtanh.parts(y, c)
         return v, y, factor, value, q
@@ -294,3 +326,51 @@ class BallTransp(Formula):
             _by_read(given_y, factor_y, c, by_y, by_gap_y),
         )
         return by_x, by_y, by_v
+
+    @override
+    @classmethod
+    def value(cls, *inputs: Any) -> Tensor:
+        x, y, v, c = inputs
+        scratch = torch.empty_like(x)
+        x, gap_x, _ = quick_ball_read(x, c, x.dtype, scratch)
+        y, gap_y, _ = quick_ball_read(y, c, y.dtype, scratch)
+        return _moved(x, gap_x, y, gap_y, v, c, scratch)
+
+
+def _shot(x: Tensor, gap: Tensor, u: Tensor, c: float, scratch: Tensor) -> Tensor:
+    """:func:`ball_expmap` from a point that was read."""
+    v = u / gap
+    q = dot(v, v, scratch).clamp(max=torch.finfo(v.dtype).max)
+    step = v.mul_(TANH.value(bounded_radii(q, c)))
+    step, gap_step, _ = quick_ball_read(step, c, step.dtype, scratch)
+    return _sum(x, gap, step, gap_step, c, scratch)[0]
+
+
+def _moved(
+    x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, v: Tensor, c: float, scratch: Tensor
+) -> Tensor:
+    """The value of :data:`ball_transport`, written over ``scratch``."""
+    s, ratio = y - x, gap_y / gap_x
+    t = times(c, dot(s, s, scratch).clamp(max=torch.finfo(s.dtype).max))
+    along_x, along_s = dot(times(c, x), v, scratch), dot(times(c, s), v, scratch)
+    on_x = gap_x * along_s - t * along_x
+    on_s = (1 - gap_x) * along_s + (gap_y + t) * along_x
+    turn = torch.mul(on_x, x, out=scratch).sub_(s.mul_(on_s))
+    return torch.addcdiv(v, turn, t + gap_x * gap_y, value=2, out=turn).mul_(ratio)
+
+
+def ball_expmap_transp(x: Tensor, u: Tensor, v: Tensor, c: float) -> tuple[Tensor, Tensor]:
+    """The ends of tangents ``u``, and tangents ``v`` moved along; of tensors of one shape."""
+    scratch = torch.empty_like(x)
+    x, gap, _ = quick_ball_read(x, c, x.dtype, scratch)
+    y = _shot(x, gap, u, c, scratch)
+    end, gap_end, _ = quick_ball_read(y, c, y.dtype, scratch)
+    return y, _moved(x, gap, end, gap_end, v, c, scratch)
+
+
+def ball_gradient(x: Tensor, g: Tensor, c: float) -> tuple[Tensor, Tensor]:
+    """Riemannian gradients and their squared lengths."""
+    scratch = torch.empty_like(x)
+    gap = quick_ball_read(x, c, x.dtype, scratch)[1]
+    gradient = g * (gap / 2).square()
+    return gradient, finite(dot(gradient, gradient, scratch) * (2 / gap).square()).squeeze(-1)

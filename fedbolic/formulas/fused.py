@@ -22,6 +22,9 @@ from torch.autograd import forward_ad
 FULL = (torch.float32, torch.float64)
 
 Operation = Callable[..., Tensor]
+PairOperation = Callable[..., tuple[Tensor, Tensor]]
+
+_NOTHING = nullcontext()
 
 _VALUELESS = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
 """Modes of the dispatcher in which results have no values."""
@@ -153,12 +156,12 @@ def is_traced(*tensors: Any) -> bool:
     So it is in a compiler, under a transform such as ``vmap``, while ``make_fx`` or ``jit.trace``
     records, and where tensors are fake.
     """
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or any(torch._C._get_dispatch_mode(mode) is not None for mode in _VALUELESS)
-        or any(isinstance(x, Tensor) and _is_wrapped(x) for x in tensors)
-    )
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    for mode in _VALUELESS:  # loops take half the time of generators
+        if torch._C._get_dispatch_mode(mode) is not None:
+            return True
+    return any(isinstance(x, Tensor) and _is_wrapped(x) for x in tensors)
 
 
 def _is_wrapped(x: Tensor) -> bool:
@@ -283,8 +286,30 @@ def at_once(formula: type[Formula]) -> Callable[[Operation], Operation]:
                 return (
                     function.apply(space, c, *tensors) if same_shape else operation(space, *tensors)
                 )
-            with torch.no_grad() if recorded else nullcontext():
+            with torch.no_grad() if recorded else _NOTHING:
                 return formula.value(*tensors, c) if same_shape else formula.parts(*tensors, c)[0]
+
+        return chosen
+
+    return decorated
+
+
+def without_graph(values: PairOperation) -> Callable[[PairOperation], PairOperation]:
+    """Decorate an operation with two results, in place of which a function runs where it can.
+
+    It runs where :func:`at_once` does, for tensors of one shape of which no graph is recorded.
+
+    Args:
+        values: The results to the bit, of the tensors and the curvature.
+    """
+
+    def decorated(operation: PairOperation) -> PairOperation:
+        @functools.wraps(operation)
+        def chosen(space: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+            same_shape = all(x.shape == tensors[0].shape for x in tensors)
+            if torch.is_grad_enabled() or not same_shape or not _is_eager(space.c, tensors):
+                return operation(space, *tensors)
+            return values(*tensors, space.c)
 
         return chosen
 
@@ -294,9 +319,11 @@ def at_once(formula: type[Formula]) -> Callable[[Operation], Operation]:
 def _is_eager(c: Tensor | float, tensors: tuple[Tensor, ...]) -> bool:
     first = tensors[0]
     dtype, dim = first.dtype, first.shape[-1:]
+    for x in tensors:
+        if not x.is_cpu or x.dtype != dtype or x.shape[-1:] != dim:
+            return False
     return (
         dtype in FULL
-        and all(x.is_cpu and x.dtype == dtype and x.shape[-1:] == dim for x in tensors)
         and not isinstance(c, Tensor)
         and first.numel() > 0
         and not is_traced(*tensors)

@@ -39,7 +39,7 @@ from fedbolic.formulas.lorentz_formulas import (
     tangent_at,
     tangent_square,
 )
-from fedbolic.formulas.numerics import LONGEST_STEP, POLAR_TIME, dot
+from fedbolic.formulas.numerics import LONGEST_STEP, POLAR_TIME, dot, finite, times
 from fedbolic.formulas.registrar import points, with_kernel
 
 
@@ -352,3 +352,18 @@ class HyperboloidTransp(Formula):
         near, _, far, *_ = Gap.gradient((s, a, t, b, c), tuple(gap), -by_push * (push / below) * 2)
         by_x, by_y = by_total + by_x + near, by_t + by_total + by_y + far
         return _whole(by_x, factor_x), _whole(by_y, factor_y), _whole(by_moved + by_v)
+
+
+def hyperboloid_expmap_transp(x: Tensor, u: Tensor, v: Tensor, c: float) -> tuple[Tensor, Tensor]:
+    """The ends of tangents ``u``, and tangents ``v`` moved along; of tensors of one shape."""
+    y = HyperboloidExpmap.value(x, u, c)
+    return y, HyperboloidTransp.value(x, y, v, c)
+
+
+def hyperboloid_gradient(x: Tensor, g: Tensor, c: float) -> tuple[Tensor, Tensor]:
+    """Riemannian gradients and their squared lengths."""
+    (s, a, _), first, g = quick_hyperboloid_read(x[..., 1:], c, x.dtype), g[..., :1], g[..., 1:]
+    slope = times(c, dot(s, g)) + times(c**0.5, a) * first
+    gradient, normal, along = Tangent.parts(s, a, slope.mul(s).add_(g), c)
+    across, slant = gradient[..., 1:] - normal.mul_(times(c, along)), times(c**0.5, along) / a
+    return gradient, finite(dot(across, across, across) + slant * slant).squeeze(-1)

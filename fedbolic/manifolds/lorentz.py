@@ -12,7 +12,7 @@ from fedbolic.formulas import lorentz_formulas as formulas
 from fedbolic.formulas import lorentz_maps
 from fedbolic.formulas.analytic import asinhc, gap_length
 from fedbolic.formulas.centroids import centroid, normalized_weights
-from fedbolic.formulas.fused import at_once
+from fedbolic.formulas.fused import at_once, without_graph
 from fedbolic.formulas.numerics import (
     HALVES,
     HYPERBOLOID_RADIUS,
@@ -188,6 +188,13 @@ class Lorentz(Manifold):
         return lorentz_maps.hyperboloid_transp(x, y, v, per_point(self.c, x))
 
     @override
+    @without_graph(lorentz_maps.hyperboloid_expmap_transp)
+    def expmap_transp(
+        self, x: PointTensor, u: PointTensor, v: PointTensor
+    ) -> tuple[PointTensor, PointTensor]:
+        return super().expmap_transp(x, u, v)
+
+    @override
     @in_float32
     def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
         (y, time), v = self._read(y), v[..., 1:]
@@ -213,6 +220,11 @@ class Lorentz(Manifold):
         c = per_point(self.c, s)
         slope = c * dot(s, g) + c**0.5 * time * first
         return self._tangent(s, time, g + slope * s)
+
+    @override
+    @without_graph(lorentz_maps.hyperboloid_gradient)
+    def squared_gradient(self, x: PointTensor, g: PointTensor) -> tuple[PointTensor, Scalars]:
+        return super().squared_gradient(x, g)
 
     @override
     @in_float32

@@ -103,6 +103,13 @@ class Manifold(ABC):
     def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
         """Parallel transport of the tangent ``v`` at ``x`` along the geodesic to ``y``."""
 
+    def expmap_transp(
+        self, x: PointTensor, u: PointTensor, v: PointTensor
+    ) -> tuple[PointTensor, PointTensor]:
+        """``expmap`` of ``u``, and ``transp`` of the tangent ``v`` along it."""
+        y = self.expmap(x, u)
+        return y, self.transp(x, y, v)
+
     @abstractmethod
     def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
         """``transp`` from the origin to ``y``."""
@@ -118,6 +125,11 @@ class Manifold(ABC):
     @abstractmethod
     def egrad2rgrad(self, x: PointTensor, g: PointTensor) -> PointTensor:
         """The Riemannian gradient at ``x`` of a function with the Euclidean gradient ``g``."""
+
+    def squared_gradient(self, x: PointTensor, g: PointTensor) -> tuple[PointTensor, Scalars]:
+        """``egrad2rgrad``, and the inner product of this gradient with itself."""
+        gradient = self.egrad2rgrad(x, g)
+        return gradient, self.inner(x, gradient, gradient)
 
     @abstractmethod
     def inner(self, x: PointTensor, u: PointTensor, v: PointTensor | None = None) -> Scalars:

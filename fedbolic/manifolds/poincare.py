@@ -11,7 +11,7 @@ from fedbolic.formulas import ball_formulas as formulas
 from fedbolic.formulas import ball_maps
 from fedbolic.formulas.analytic import asinhc, atanhc
 from fedbolic.formulas.centroids import centroid, normalized_weights
-from fedbolic.formulas.fused import at_once
+from fedbolic.formulas.fused import at_once, without_graph
 from fedbolic.formulas.numerics import (
     HALVES,
     dot,
@@ -159,6 +159,13 @@ class Poincare(Manifold):
         return ball_maps.ball_transp(x, y, v, per_point(self.c, x))
 
     @override
+    @without_graph(ball_maps.ball_expmap_transp)
+    def expmap_transp(
+        self, x: PointTensor, u: PointTensor, v: PointTensor
+    ) -> tuple[PointTensor, PointTensor]:
+        return super().expmap_transp(x, u, v)
+
+    @override
     @in_float32
     def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
         return v * self._read(y)[1]
@@ -177,6 +184,11 @@ class Poincare(Manifold):
     @in_float32
     def egrad2rgrad(self, x: PointTensor, g: PointTensor) -> PointTensor:
         return g * (self._read(x)[1] / 2).square()
+
+    @override
+    @without_graph(ball_maps.ball_gradient)
+    def squared_gradient(self, x: PointTensor, g: PointTensor) -> tuple[PointTensor, Scalars]:
+        return super().squared_gradient(x, g)
 
     @override
     @in_float32

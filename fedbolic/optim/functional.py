@@ -142,15 +142,15 @@ class SGD(Optimizer):
     ) -> tuple[Params, Tree]:
         names, spaces = _names(parameters, gradients, spaces)
         points = _of(parameters, names)
-        g = m = _gradients(names, points, _of(gradients, names), spaces, self.weight_decay)
+        g = m = _gradients(names, points, _of(gradients, names), spaces, self.weight_decay)[0]
         if self.momentum:
             old = _of(state["momentum"], names)
             m = each("add", each("mul", old, self.momentum, donate=donate), g, donate=True)
         descent = each("add", g, m, alpha=self.momentum) if self.nesterov else m
-        moved = _move(names, points, descent, spaces, lr, donate=donate)
+        carried = m if self.momentum else None
+        moved, carried = _move(names, points, descent, carried, spaces, lr, donate=donate)
         if not self.momentum:
             return parameters | _named(names, moved), state
-        carried = _curved("transp", names, spaces, m, points, moved, m)
         momentum = state["momentum"] | _named(names, carried)
         return parameters | _named(names, moved), {"momentum": momentum}
 
@@ -227,21 +227,17 @@ class Adam(Optimizer):
         if not spaces and can_fuse_adam(given := (points, mean, square), g, lr):
             numbers = {"lr": lr, **dataclasses.asdict(self)}
             return results(*fused_adam(given, g, step, numbers, donate=donate))
-        g = _gradients(names, points, g, spaces, self.weight_decay)
+        g, squares = _gradients(names, points, g, spaces, self.weight_decay, squared=True)
         mean = each("lerp", mean, g, 1 - self.beta1, donate=donate)
-        squares = [
-            spaces[name].inner(x, u, u).unsqueeze(-1).expand_as(u) if name in spaces else u * u
-            for name, x, u in zip(names, points, g, strict=True)
-        ]
         square = each("mul", square, self.beta2, donate=donate)
         square = each("add", square, squares, alpha=1 - self.beta2, donate=True)
         root = each("sqrt", square)
-        bias = [_bias(self.beta2, step, x).sqrt() for x in points]
+        bias = [b.sqrt() for b in _biases(self.beta2, step, points)]
         root = each("add", each("div", root, bias, donate=True), self.eps, donate=True)
-        descent = each("div", mean, [_bias(self.beta1, step, x) for x in points])
+        descent = each("div", mean, _biases(self.beta1, step, points))
         descent = each("div", descent, root, donate=True)
-        moved = _move(names, points, descent, spaces, lr, donate=donate)
-        return results(moved, _curved("transp", names, spaces, mean, points, moved, mean), square)
+        moved, mean = _move(names, points, descent, mean, spaces, lr, donate=donate)
+        return results(moved, mean, square)
 
 
 def _names(
@@ -266,50 +262,61 @@ def _named(names: list[str], tensors: list[Tensor]) -> Params:
     return dict(zip(names, tensors, strict=True))
 
 
-def _curved(
-    operation: str, names: list[str], spaces: Spaces, flat: list[Tensor], *given: list[Tensor]
-) -> list[Tensor]:
-    """Values of a space's operation where a parameter has one, and elsewhere those of ``flat``."""
-    if not spaces:
-        return flat
-    return [
-        getattr(spaces[name], operation)(*row) if name in spaces else x
-        for name, x, *row in zip(names, flat, *given, strict=True)
-    ]
-
-
 def _gradients(
-    names: list[str], points: list[Tensor], g: list[Tensor], spaces: Spaces, decay: float
-) -> list[Tensor]:
-    """Riemannian gradients, with weight decay."""
+    names: list[str],
+    points: list[Tensor],
+    g: list[Tensor],
+    spaces: Spaces,
+    decay: float,
+    *,
+    squared: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Riemannian gradients, with weight decay, and their squares if asked for: one at a point."""
     if decay:
         g = each("add", g, points, alpha=decay)
-    return _curved("egrad2rgrad", names, spaces, g, points, g)
+    if not squared:
+        rows = zip(names, points, g, strict=True)
+        return [spaces[n].egrad2rgrad(x, u) if n in spaces else u for n, x, u in rows], []
+    made = [
+        spaces[name].squared_gradient(x, u) if name in spaces else (u, u * u)
+        for name, x, u in zip(names, points, g, strict=True)
+    ]
+    wide = [q if q.shape == u.shape else q.unsqueeze(-1).expand_as(u) for u, q in made]
+    return [u for u, _ in made], wide
 
 
 def _move(
     names: list[str],
     points: list[Tensor],
     descent: list[Tensor],
+    carried: list[Tensor] | None,
     spaces: Spaces,
     lr: float,
     *,
     donate: bool,
-) -> list[Tensor]:
-    """Points after a step of size ``lr`` against ``descent``, along geodesics."""
-    if not spaces:
-        return each("add", points, descent, alpha=-lr, donate=donate)
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Points after a step of size ``lr`` against ``descent``, and tangents moved with them."""
     # the flat ones apart, as they may be written over, and a point is still needed at its end
     straight = [i for i, name in enumerate(names) if name not in spaces]
     flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))
-    moved = iter(each("add", flat, downhill, alpha=-lr, donate=donate))
-    return [
-        spaces[name].expmap(x, -lr * u) if name in spaces else next(moved)
-        for name, x, u in zip(names, points, descent, strict=True)
-    ]
+    moved, carried = each("add", flat, downhill, alpha=-lr, donate=donate), list(carried or [])
+    for i, name in enumerate(names):
+        if name in spaces:
+            row = points[i], -lr * descent[i]
+            if carried:
+                end, carried[i] = spaces[name].expmap_transp(*row, carried[i])
+            else:
+                end = spaces[name].expmap(*row)
+            moved.insert(i, end)
+    return moved, carried
 
 
-def _bias(beta: float, step: Tensor, x: Tensor) -> Tensor:
-    """``1 - beta**step``, shaped to broadcast with ``x`` along the leading axes of ``step``."""
-    decades = step.to(x.dtype) * (math.log(beta) if beta else -math.inf)
-    return -torch.expm1(decades).reshape(step.shape + (1,) * (x.ndim - step.ndim))
+def _biases(beta: float, step: Tensor, points: list[Tensor]) -> list[Tensor]:
+    """``1 - beta**step``, shaped to broadcast with points along the leading axes of ``step``."""
+    made: dict[tuple[torch.dtype, int], Tensor] = {}
+    for x in points:
+        if (x.dtype, x.ndim) not in made:
+            decades = step.to(x.dtype) * (math.log(beta) if beta else -math.inf)
+            shape = step.shape + (1,) * (x.ndim - step.ndim)
+            made[x.dtype, x.ndim] = -torch.expm1(decades).reshape(shape)
+    return [made[x.dtype, x.ndim] for x in points]

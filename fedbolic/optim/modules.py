@@ -1,5 +1,6 @@
 """Riemannian SGD and Adam as ``torch.optim`` optimisers, with steps on single rows."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
 
     def _advance(self, group: dict[str, Any]) -> None:
         method = self._method(group)
-        kinds = method.init({}).keys()
+        kinds = _kinds(method)
         moments = {kind: _KEYS[kind] for kind in kinds if kind != "step"}
         step = partial(method.step, lr=float(group["lr"]), donate=True)
         given = moments, group["space"], step
@@ -312,6 +313,12 @@ class RiemannianAdam(_RiemannianOptimizer):
         beta1, beta2 = map(float, group["betas"])
         eps, weight_decay = float(group["eps"]), float(group["weight_decay"])
         return Adam(beta1, beta2, eps=eps, weight_decay=weight_decay)
+
+
+@functools.cache
+def _kinds(method: SGD | Adam) -> tuple[str, ...]:
+    """Names of what a method keeps."""
+    return tuple(method.init({}))
 
 
 def _is_sparse(p: Tensor) -> bool:

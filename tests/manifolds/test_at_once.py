@@ -1,10 +1,12 @@
 """Operations as one function of autograd: to the bit those made of formulas."""
 
+import itertools
+
 import pytest
 import torch
 
 from fedbolic.formulas import fused
-from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Manifold, Poincare
 from tests.manifolds.cases import lifted, normal
 
 RADII = (1e-3, 1.0, 6.0, 30.0, 1e3)
@@ -79,6 +81,20 @@ def test_values_and_gradients_of_one_point_and_many(kind, name):
             found.append([function(kind(0.7), *given)])
         found[-1] += value_and_gradients(lambda *t, f=function: f(kind(0.7), *t), given)
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("dtype", fused.FULL)
+@pytest.mark.parametrize("kind", [Lorentz, Poincare])
+def test_pairs_of_results_have_the_bits_of_both_operations(kind, dtype):
+    for c, radius, dim in itertools.product((0.3, 1.0, 4.0), RADII, (1, 8)):
+        every = arguments(kind, "transp", radius, dim, dtype)
+        for name, given in (("expmap_transp", every), ("squared_gradient", every[:2])):
+            copies = [t.clone() for t in given]
+            with torch.no_grad():
+                found = getattr(kind(c), name)(*given)
+            expected = getattr(Manifold, name)(kind(c), *copies)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+            assert all(map(torch.equal, given, copies))
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
