@@ -51,7 +51,7 @@ from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.engines import batched, graphed
 from tests.budgets import BATCH, METHODS, RNG, _federation, _with_local, spent
 from tests.rehearsal import CUDA, rehearsal
-from tests.subjects import QUICK, subject
+from tests.subjects import QUICK, settings, subject
 
 GOALS = {"fedavg mlp": 15, "fedavg convnet": 36, "hyperfed": 60, "flatland": 80}
 """Most launches of a compiled step."""
@@ -278,9 +278,8 @@ MOST_GRAPHS, LEAST_REPLAYED = 12, 0.95
 
 def replays_row(name, engine):
     """A row of ``--replays``: what 30 rounds of a quick setting capture, replay and run instead."""
-    method, data = subject(name, num_clients=10)
-    if "rounds" in {field.name for field in dataclasses.fields(method)}:
-        method = dataclasses.replace(method, rounds=30)
+    short, data = subject(name, num_clients=10)
+    method = _lasting(short, settings(name)["method"])
     calls, called, texts = [], Replay.__call__, []
     noted = logging.Handler()
     noted.emit = lambda record: texts.append(record.getMessage())
@@ -293,10 +292,24 @@ def replays_row(name, engine):
             rounds = len([*trainer.run(method, data.to(CUDA, torch.float32), RNG)])
         finally:
             logger.removeHandler(noted)
-    row = {"setting": name, "exchanges": rounds, "graphs": len(device.graphs), "calls": len(calls)}
+    graphs = max(0, len(device.graphs) - 1)  # the first one is a pool's
+    row = {"setting": name, "exchanges": rounds, "graphs": graphs, "calls": len(calls)}
     row["replayed"] = f"{device.replayed / len(calls):.3f}" if calls else ""
     fallbacks = [text for text in texts if "not captured" in text or "one by one" in text]
     return {**row, "instead": "; ".join(fallbacks)}
+
+
+def _lasting(short, method):
+    """A shortened method with 30 rounds and the epochs of its setting."""
+    fields, changes = {field.name for field in dataclasses.fields(short) if field.init}, {}
+    if "rounds" in fields:
+        changes["rounds"] = 30
+    if "local" in fields:
+        size = method.local.batch_size and short.local.batch_size
+        changes["local"] = dataclasses.replace(method.local, batch_size=size)
+    if "method" in fields:
+        changes["method"] = _lasting(short.method, method.method)
+    return dataclasses.replace(short, **changes)
 
 
 def exceeds(row):

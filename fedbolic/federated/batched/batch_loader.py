@@ -36,9 +36,14 @@ class BatchLoader:
         self.lengths = pad_stack([plan.lengths for plan in plans])
         steps, width = self.lengths.shape[1], max(width, longest_batch(tasks))
         positions = []
-        for begin, plan in zip(begins, plans, strict=True):  # padding repeats the client's own
-            s, b = plan.positions.shape  # first example, so a bad example affects its client alone
-            positions.append(begin + pad(plan.positions, (0, width - b, 0, steps - s)))
+        for plan in plans:
+            s, b = plan.positions.shape
+            whole = (s, b) == (steps, width)
+            positions.append(
+                plan.positions if whole else pad(plan.positions, (0, width - b, 0, steps - s))
+            )
+        # padding repeats the client's own first example, so a bad example affects its client alone
+        placed = torch.stack(positions).add_(torch.tensor(begins).view(-1, 1, 1))
         self.mixes_examples = tasks[0].model.mixes_examples
         self.most_padding = most_padding(self.lengths, mixes_examples=self.mixes_examples)
         draws = [plan.draws for plan in plans]
@@ -46,7 +51,7 @@ class BatchLoader:
             self.most_padding = math.inf
             draws = [{name: _of_width(x, width) for name, x in each.items()} for each in draws]
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
-        self._plan_calls(torch.stack(positions))
+        self._plan_calls(placed)
         self.visits = torch.arange(repeats, device=self.device)
         self.draws = {
             name: pad_stack([each[name] for each in draws]).to(self.device) for name in draws[0]

@@ -218,6 +218,12 @@ def joined(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
     return tree.map(joined, *contexts), dims
 
 
+def of_one_client(own: Tree) -> tuple[Tree, Tree]:
+    """A client's own context as :func:`joined` would give it among those of several clients."""
+    dims = tree.map(lambda x: 0 if isinstance(x, Tensor | Jagged) else None, own)
+    return tree.map_tensors(lambda x: x.unsqueeze(0), own), dims
+
+
 def at_row(stacked: Tree, row: int, dims: Tree) -> Tree:
     """Values of one client, without an axis of clients; shared leaves are kept unchanged.
 

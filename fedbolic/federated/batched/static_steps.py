@@ -134,7 +134,18 @@ class StaticSteps:
             counted.zero_()
         if not wave.shares_examples:
             tree.map(_copy, self.examples, wave.loader.examples)
-        tree.map(_copy, self.context, wave.context[0])
+        together: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+
+        def copied(to: Any, x: Any) -> None:
+            if isinstance(to, Tensor) and to.shape == x.shape and to.dtype == x.dtype:
+                together.setdefault(x.dtype, []).append((to, x))  # one launch for all of a dtype
+            else:
+                _copy(to, x)
+
+        tree.map(copied, self.context, wave.context[0])
+        for pairs in together.values():
+            targets, values = (list(tensors) for tensors in zip(*pairs, strict=True))
+            torch._foreach_copy_(targets, values)  # pyright: ignore[reportPrivateImportUsage]
 
     def _load_window(self, wave: Wave, calls: Sequence[PlannedCall]) -> None:
         """Copy the plan of a few steps and their calls into the buffers."""

@@ -13,7 +13,7 @@ from fedbolic.core import tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.federated.batched.batch_loader import BatchLoader, longest_batch, plan_calls
 from fedbolic.federated.batched.client_task import ClientTask, tree_form
-from fedbolic.federated.batched.stacking import joined
+from fedbolic.federated.batched.stacking import joined, of_one_client
 from fedbolic.federated.contract.jagged import Jagged
 
 SERIES = (16, 20, 25, 32, 40, 50, 63, 80, 100, 125)
@@ -140,6 +140,9 @@ class Wave:
         clients that follow one another.
         """
         context, dims = joined([task.context for task in self.tasks])
+        if len(self.tasks) == 1 and self.most > 1 and "own" in context:  # as in larger waves
+            context, dims = {**context}, {**dims}
+            context["own"], dims["own"] = of_one_client(context["own"])
         if self.loader.device.type == "cuda" and self.most > 1:
             return context, dims
         return tree.map(

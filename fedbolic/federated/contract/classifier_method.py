@@ -180,9 +180,11 @@ class ClassifierMethod(GradientMethod):
         values = Assembly(received, {}, message["buffers"])
         if self.sharing and (client_state or {*self.sharing.values()} != {"shared"}):
             values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
-        device = client.no_inputs.device
-        counts = {name: torch.zeros((), device=device) for name in self.counted.values()}
-        local = self.local_state(values.trained, {**values.buffers, **counts})
+        device, buffers = client.no_inputs.device, values.buffers
+        if self.counted:
+            counts = {name: torch.zeros((), device=device) for name in self.counted.values()}
+            buffers = {**buffers, **counts}
+        local = self.local_state(values.trained, buffers)
         if self.counts_steps:
             local["num_steps"] = torch.zeros((), dtype=torch.float64, device=device)
         return local, shared_context(received, values.fixed)

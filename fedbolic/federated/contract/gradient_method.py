@@ -330,10 +330,15 @@ def without_seeds(local: Tree) -> Tree:
 
 def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
     """Buffers with new dropout seeds, chosen by buffer name."""
-    names = [name for name in buffers if name.rpartition(".")[2] == SEED]
-    if not names:
-        return buffers
-    return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
+    names = _seeds(tuple(buffers))
+    seeds = {name: torch.full_like(buffers[name], seed(name)) for name in names}
+    return {**buffers, **seeds} if seeds else buffers
+
+
+@functools.lru_cache(maxsize=64)
+def _seeds(names: tuple[str, ...]) -> list[str]:
+    """Names of dropout seeds among those of buffers."""
+    return [name for name in names if name.rpartition(".")[2] == SEED]
 
 
 @functools.lru_cache(maxsize=64)

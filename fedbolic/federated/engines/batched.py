@@ -14,7 +14,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.update import Update
-from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.client_task import ClientTask, Forms
 from fedbolic.federated.batched.joint import overrides
 from fedbolic.federated.batched.memory_budget import (
     Lines,
@@ -138,12 +138,13 @@ class Batched(Engine):
     ) -> Iterator[dict[int, ClientTask | Client]]:
         """Groups of clients that fit in memory: the task of each, or the client if that failed."""
         budget, key, tasks = self._budget(method, exchange.clients), MethodKey(method), {}
+        forms = Forms()
         for client in exchange.clients:
             message, memory = exchange.messages[client.id], exchange.state(client)
             stream = exchange.stream(client)
             try:
                 with torch_stream(client, stream):
-                    task = ClientTask.begin(method, message, client, memory, stream)
+                    task = ClientTask.begin(method, message, client, memory, stream, forms)
                     needed = budget.estimate.megabytes(task)
             except KeyboardInterrupt:
                 raise
@@ -152,7 +153,7 @@ class Batched(Engine):
                 continue
             if not budget.fits(task, needed) or len(tasks) == self._most.get(key):
                 yield tasks
-                tasks = {}
+                tasks, forms = {}, Forms()  # which keep values of the group before
                 budget.clear()
             tasks[client.id] = task
             budget.add(task, needed)

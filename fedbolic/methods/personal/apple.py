@@ -99,7 +99,8 @@ class Apple(ClassifierMethod):
         sizes = message["sizes"].to(next(iter(cores.values())).dtype)
         prior = sizes / sizes.sum()
         local = {**begin, RELATIONS: client_state.get(RELATIONS, prior)}
-        penalty = self.penalty_weight(message["round"])
+        # as a tensor: a captured step would keep a number
+        penalty = prior.new_full((), self.penalty_weight(message["round"]))
         shared = {"cores": cores, "prior": prior, "penalty": penalty}
         itself = one_hot(torch.tensor(client.id), len(prior)).to(prior)
         own = {"itself": itself, "core": begin}
