@@ -1,5 +1,7 @@
 """Limits on the memory of clients that are trained as one batch, and its calibration on a GPU."""
 
+import contextlib
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,6 +92,15 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     return is_out_of_memory(error.__cause__ or error.__context__)
+
+
+def return_freed() -> None:
+    """Return freed memory to the system, where the C library can.
+
+    The tensors of the next group would otherwise lie next to the gaps that those of the last left.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @dataclass(frozen=True)

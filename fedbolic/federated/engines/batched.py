@@ -23,6 +23,7 @@ from fedbolic.federated.batched.memory_budget import (
     is_out_of_memory,
     memory_limit,
     memory_meter,
+    return_freed,
 )
 from fedbolic.federated.batched.memory_estimate import MemoryEstimate
 from fedbolic.federated.batched.stacked_results import results_of
@@ -155,6 +156,7 @@ class Batched(Engine):
                 yield tasks
                 tasks, forms = {}, Forms()  # which keep values of the group before
                 budget.clear()
+                return_freed()
             tasks[client.id] = task
             budget.add(task, needed)
         if tasks:
