@@ -7,6 +7,7 @@ Takes 5 minutes, 15 with peers.
 
 import argparse
 
+from benchmarks.engines import papers
 from benchmarks.engines.candidates import ENGINES, PEERED, PLAIN, WORKLOADS
 from benchmarks.engines.goals import CROWD, goals
 from benchmarks.engines.peers import PEERS
@@ -52,6 +53,12 @@ def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
     """Print a table for every workload, then the table of goals."""
     found: dict[str, Found] = {}
     for name in names:
+        if name in papers.PAPERS:
+            of_paper = papers.measure(name, rounds)
+            print(f"\n**{name}**, by hand and by engines\n\n{head('', *COLUMNS)}")
+            for candidate in of_paper.costs:
+                print(row(candidate, of_paper), flush=True)
+            continue
         peers = interpreters if name in PEERED else {}
         found[name] = measure(WORKLOADS[name], rounds, peers)
         print(f"\n{title(WORKLOADS[name])}\n\n{head('', *COLUMNS)}")
@@ -63,7 +70,9 @@ def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
 def main() -> None:
     """Measure here and in the peers' environment."""
     args = parser(__doc__)
-    args.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
+    args.add_argument(
+        "--workloads", nargs="+", default=[*WORKLOADS, *papers.PAPERS], metavar="NAME"
+    )
     args.add_argument("--rounds", type=int, default=5)
     args.add_argument(
         "--peers",

@@ -31,6 +31,7 @@ from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import (
     Auto,
     Batched,
+    ClassifierMethod,
     Engine,
     Evaluation,
     LocalTraining,
@@ -151,10 +152,14 @@ class Trained(Candidate):
     """This library's trainer with one of its engines; its rounds are never scored."""
 
     def __init__(
-        self, work: Workload, data: Sequence[tuple[Tensor, Tensor]], engine: Engine
+        self,
+        work: Workload,
+        data: Sequence[tuple[Tensor, Tensor]],
+        engine: Engine,
+        trained: ClassifierMethod | None = None,
     ) -> None:
         trainer = Trainer(engine, evaluation=Evaluation(every=sys.maxsize))
-        self.rounds = trainer.run(method(work), federation(work, data), RNG)
+        self.rounds = trainer.run(trained or method(work), federation(work, data), RNG)
         self.now: Params = {}
 
     @override

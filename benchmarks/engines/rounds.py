@@ -117,7 +117,7 @@ def measure(
         for candidate in candidates.values():
             stack.callback(candidate.close)
         for index in range(1, WARM_UP + rounds + 1):
-            _turn(candidates, seeds(work, index), found, counts=index > WARM_UP)
+            turn(candidates, seeds(work, index), found, counts=index > WARM_UP)
         for name in set(interpreters) & set(candidates):
             pids = candidates[name].processes()
             found.peaks[name] = sum(processes.private_mebibytes(p, peak=True) for p in pids)
@@ -126,7 +126,7 @@ def measure(
     return found
 
 
-def _turn(
+def turn(
     candidates: dict[str, Candidate], orders: list[int], found: Found, *, counts: bool
 ) -> None:
     """Run one round of every candidate; remove those that fail."""
