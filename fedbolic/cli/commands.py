@@ -139,7 +139,7 @@ def _run(settings: dict[str, Any]) -> int:
     bar = ProgressBar(settings["name"] or "run")
     with _naming_the_run(settings, bar):
         path = run(**given(run, settings), callbacks=[ClientList(), bar])
-    return _report([path], path)
+        return _report([path], path)
 
 
 def _dry_run(settings: dict[str, Any]) -> int:
@@ -171,7 +171,7 @@ def _flower(settings: dict[str, Any]) -> int:
         return 0
     with _naming_the_run(settings):
         path = loopback.flower(asked, deployment, overwrite=overwrite)
-    return _report([path], path)
+        return _report([path], path)
 
 
 def _sweep(settings: dict[str, Any]) -> int:

@@ -129,7 +129,7 @@ function resize() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const get = name => style.getPropertyValue(name).trim();
   colours = {ink: get("--ink"), halo: get("--disc"), disc: get("--disc"), rim: get("--rim"), grey: get("--soft"),
-    accent: get("--accent"), light: dark ? "80%" : "55%", chroma: dark ? ".13" : ".15", opacity: dark ? 2.2 : 1};
+    accent: get("--accent"), light: dark ? "80%" : "55%", chroma: dark ? ".13" : ".15", opacity: dark ? 2.2 : 1.6};
 }
 
 function tone(i) {

@@ -83,8 +83,8 @@ class Federation:
             self._end()
         finally:
             _adopt_orphans(False)
-        if error is None:
-            shutil.rmtree(self.folder)
+        if error is None or kind is KeyboardInterrupt:
+            shutil.rmtree(self.folder, ignore_errors=error is not None)
 
     def start(self, nodes: Sequence[str], *, simulated: bool) -> None:
         """Start the SuperLink and a SuperNode for every client.
@@ -136,6 +136,9 @@ class Federation:
     ) -> subprocess.Popen:
         with contextlib.ExitStack() as stack:
             file = output or stack.enter_context((self.folder / f"{name}.log").open("wb"))
+            # an interrupt that a hook of fork hears would be lost: it waits until after the fork
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
             process = subprocess.Popen(
                 words,
                 stdin=source,
@@ -145,7 +148,7 @@ class Federation:
                 start_new_session=True,  # Ctrl-C reaches this process, which ends the others
                 preexec_fn=_end_with_parent,
             )
-        self.processes.append(process)
+            self.processes.append(process)
         return process
 
     def _end(self) -> None:
