@@ -219,7 +219,7 @@ class Peer(Candidate):
             self.line.send(request)
             return self.line.recv()
         except (EOFError, OSError) as error:
-            last = "\n".join(self.log.read_text().splitlines()[-5:])
+            last = "".join(self.log.read_text().splitlines()[-1:])  # a cell of a table
             raise RuntimeError(f"{self.name} has ended: {last}") from error
 
     @override
