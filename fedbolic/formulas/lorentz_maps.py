@@ -21,7 +21,7 @@ from fedbolic.formulas.analytic import (
     radial_sinh,
     sinhc,
 )
-from fedbolic.formulas.fused import Formula, fused
+from fedbolic.formulas.fused import Formula, fused, is_traced
 from fedbolic.formulas.lorentz_formulas import (
     FarGap,
     Gap,
@@ -168,30 +168,32 @@ class HyperboloidDist(Formula):
     """:func:`hyperboloid_dist` at once."""
 
     @override
-    @classmethod
-    def value(cls, *inputs: Any) -> Tensor:
-        made = lorentz_values.quick_hyperboloid_dist(*inputs)
-        return super().value(*inputs) if made is None else made
-
-    @override
     @staticmethod
     def parts(*inputs: Any) -> tuple:
+        quick = lorentz_values.quick_hyperboloid_dist(*inputs)
+        if quick is not None:
+            return quick
         x, y, c = inputs
         (s, a, factor_x), (t, b, factor_y) = (
             quick_hyperboloid_read(p[..., 1:], c, p.dtype) for p in (x, y)
         )
         gap = FarGap.parts(s, a, t, b, c)
         length, cosh = GapLength.parts(gap[0], c)
-        return length.squeeze(-1), s, a, factor_x, t, b, factor_y, cosh, *gap
+        return length.squeeze(-1), s, a, t, b, cosh, *gap, factor_x, factor_y
 
     @override
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        c, (s, a, factor_x, t, b, factor_y, cosh, *gap) = inputs[-1], parts
-        g = grad_outputs[0].unsqueeze(-1)
+        c, (s, a, t, b, cosh, *gap), g = inputs[-1], parts, grad_outputs[0].unsqueeze(-1)
+        factors: Any = (None, None)
+        if len(gap) > 4:
+            *gap, factor_x, factor_y = gap
+            factors = factor_x, factor_y
+        elif not is_traced(g):
+            return lorentz_values.quick_hyperboloid_dist_gradient(c, parts, g)
         by_q, _ = GapLength.gradient((gap[0], c), (None, cosh), g)
         by_s, _, by_t, *_ = FarGap.gradient((s, a, t, b, c), tuple(gap), by_q)
-        return _whole(by_s, factor_x), _whole(by_t, factor_y)
+        return _whole(by_s, factors[0]), _whole(by_t, factors[1])
 
 
 class HyperboloidExpmap(Formula):

@@ -1,7 +1,7 @@
-"""Operations of the hyperboloid without derivatives, in the bits of their formulas.
+"""Operations of the hyperboloid in few operators, in the bits of their formulas.
 
-They take eager tensors of one shape on the CPU, and a curvature that is a number. An operator on a
-small tensor takes a microsecond, twice that with a Python number, and one on a large tensor takes
+They take eager tensors on the CPU without a graph, and a curvature that is a number. An operator on
+a small tensor takes a microsecond, twice that with a Python number, and one on a large tensor takes
 twice as long in new memory: so few of either are left. Points far out are those of the formulas.
 """
 
@@ -27,16 +27,35 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def quick_hyperboloid_dist(x: Tensor, y: Tensor, c: float) -> Tensor | None:
-    """The distances, ``None`` where points are far out."""
+def quick_hyperboloid_dist(x: Tensor, y: Tensor, c: float) -> tuple[Tensor, ...] | None:
+    """The distances and what gradients read, ``None`` where points are far out."""
     first, second = _read(x, c), _read(y, c)
     if first is None or second is None:
         return None
-    q = _gap(*first, *second, c)[0]
+    q, across, root, lean, *_ = _gap(*first, *second, c)
     one, t = _number(1.0, x.dtype), times(c, q)
     cosh = (t + one).sqrt_()
-    length = torch.addcdiv(times(c**0.5, q.sqrt()), t, cosh.add_(one)).log1p_()
-    return length.mul_(_number(2 / c**0.5, x.dtype)).squeeze(-1)
+    length = torch.addcdiv(times(c**0.5, q.sqrt()), t, cosh + one).log1p_()
+    length.mul_(_number(2 / c**0.5, x.dtype))
+    return length.squeeze(-1), *first, *second, cosh, q, across, root, lean
+
+
+def quick_hyperboloid_dist_gradient(c: float, parts: tuple, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients by points of one shape, from the parts and those by the distances."""
+    s, a, t, b, cosh, q, across, root, lean = parts
+    r = q.clamp_min(torch.finfo(q.dtype).tiny).sqrt_()
+    half = (g / r.mul_(cosh)).mul_(_number(0.5, q.dtype))
+    double, step, made = q * _number(2.0, q.dtype), lean * root, []
+    products = torch.empty_like(across)
+    for x, time, share in ((s, a, root / a), (t, b, (root / b).neg_())):
+        whole = x.new_empty(*x.shape[:-1], x.shape[-1] + 1)
+        whole[..., :1].zero_()
+        v = torch.mul(share, across, out=whole[..., 1:])
+        ahead = torch.addcdiv(double, step, time, value=1 if x is s else -1)
+        slope = times(c, time.pow(-2)).mul_(ahead - dot(x, v, out=products))
+        v.addcmul_(slope, x).mul_(half)
+        made.append(whole)
+    return made[0], made[1]
 
 
 def quick_hyperboloid_logmap(x: Tensor, y: Tensor, c: float) -> Tensor | None:
@@ -45,7 +64,7 @@ def quick_hyperboloid_logmap(x: Tensor, y: Tensor, c: float) -> Tensor | None:
     if first is None or second is None:
         return None
     (s, a), (t, b) = first, second
-    q, _, v, other = _gap(s, a, t, b, c)
+    q, v, *_, other = _gap(s, a, t, b, c)
     info, one = torch.finfo(q.dtype), _number(1.0, q.dtype)
     sinh = times(c, q).clamp(info.tiny, info.max).sqrt_()  # of half the length, as the cosh
     square = sinh * sinh
@@ -64,7 +83,7 @@ def quick_hyperboloid_transp(x: Tensor, y: Tensor, v: Tensor, c: float) -> Tenso
     if first is None or second is None:
         return None
     (s, a), (t, b), v = first, second, v[..., 1:]
-    q, grown, toward, other = _gap(s, a, t, b, c)
+    q, toward, *_, grown, other = _gap(s, a, t, b, c)
     later = grown.div_(a + b)  # of y less that of x, negated as the sum of ``Gap`` is
     torch.addcmul(
         torch.sub(t, s, out=toward),
@@ -132,8 +151,8 @@ def _moderate(c: float, dtype: torch.dtype) -> float:
 
 def _gap(
     s: Tensor, a: Tensor, t: Tensor, b: Tensor, c: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``Gap``: its value, the product of difference and sum, and memory of the size of a point."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The parts of ``Gap``, the product of difference and sum, and memory as long as points."""
     gap, total, root = s - t, s + t, (a * b).sqrt_()
     grown = torch.mul(gap, total, out=total).sum(-1, keepdim=True)
     lean = grown / (a + b).mul_(root)
@@ -146,7 +165,7 @@ def _gap(
         across.addcmul_(by_x, s, value=-1).addcmul_(turn - by_x, t, value=-1)
     square = torch.mul(across, across, out=total).sum(-1, keepdim=True)
     q = square.addcmul_(turn, lean).mul_(_number(0.25, s.dtype))
-    return q, grown, across, total
+    return q, across, root, lean, grown, total
 
 
 def _with_time(tangent: Tensor, along: Tensor, c: float) -> Tensor:
