@@ -88,13 +88,10 @@ def fused(
         values: The parts to the bit, in less time, of eager tensors on the CPU without a graph. Its
             results may be its arguments.
     """
-    values = values or formula.parts
+    values, recorded = values or formula.parts, _recorded(formula)
 
     class Traced(torch.autograd.Function):
-        """Form for ``torch.compile``, which does not support functions with a forward derivative.
-
-        Intermediate values are outputs, since only outputs can be saved outside a compiler.
-        """
+        """Form for ``torch.compile``, which takes no forward derivative and saves only outputs."""
 
         generate_vmap_rule = True
 
@@ -118,16 +115,35 @@ def fused(
             return _directional(formula, *_known(formula, ctx), grad_inputs)
 
     def function(*inputs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            # half the time of a call on small tensors is that of ``apply``
-            made = _values(formula, values, inputs) if _is_plain(inputs) else Eager.apply(*inputs)
-        elif torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs):
-            made = Traced.apply(*inputs)
-        else:  # a compiler would pass a context to the variadic ``forward``
-            made = formula.parts(*inputs)
+        has_graph = torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs)
+        if torch.compiler.is_compiling():  # it would pass a context to the variadic ``forward``
+            made = Traced.apply(*inputs) if has_graph else formula.parts(*inputs)
+        elif _is_transformed():
+            made = Eager.apply(*inputs)
+        elif has_graph:
+            made = recorded.apply(*inputs)
+        else:  # half the time of a call on small tensors is that of ``apply``
+            made = _values(formula, values, inputs)
         return made[0] if formula.outputs == 1 else made[: formula.outputs]
 
     return function
+
+
+def _recorded(formula: type[Formula]) -> type[torch.autograd.Function]:
+    class Recorded(torch.autograd.Function):
+        """Form of a graph alone: a separate context binds arguments by a signature at each call."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+            made = formula.parts(*inputs)
+            _keep(formula, ctx, inputs, made)
+            return made
+
+        @staticmethod
+        def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+            return _gradients(formula, *_known(formula, ctx), grad_outputs)
+
+    return Recorded
 
 
 def _keep(formula: type[Formula], ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
@@ -196,11 +212,9 @@ def _requires_grad(x: Any) -> bool:
     return isinstance(x, Tensor) and x.requires_grad
 
 
-def _is_plain(inputs: tuple) -> bool:
-    """True if values alone are asked for: no gradient, no forward derivative, no ``vmap``."""
-    recorded = torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs)
-    transformed = torch._C._are_functorch_transforms_active()
-    return not (recorded or transformed or forward_ad._current_level >= 0)
+def _is_transformed() -> bool:
+    """True under a transform such as ``vmap``, or if a forward derivative may be asked for."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _values(
