@@ -200,16 +200,17 @@ ROUNDS, EPOCHS = 6, 5
 
 
 def of_round(name, num_clients):
-    """Launches of a round by part, and its waits."""
+    """Launches of a round by part, its waits, and kernels of replayed graphs by part."""
     (method, shape), data = METHODS[name], _federation(name, num_clients)
     local = LocalTraining(EPOCHS, BATCH if isinstance(shape, tuple) else None)
     method = dataclasses.replace(_with_local(method, local), rounds=ROUNDS)
-    spent, parts, last = Counter(), ["server"], [0]
+    spent, parts, last, kernels = Counter(), ["server"], [0, 0], Counter()
 
     def lap():
-        now = device.work.total()["launches"] + device.replayed
-        spent[parts[-1]] += now - last[0]
-        last[0] = now
+        now = device.work.total()["launches"] + device.replayed, device.kernels
+        spent[parts[-1]] += now[0] - last[0]
+        kernels[parts[-1]] += now[1] - last[1]
+        last[:] = now
 
     def noted(function, part):
         def run(*given, **settings):
@@ -231,10 +232,12 @@ def of_round(name, num_clients):
             lap()
             found = {part: spent[part] for part in (*PARTS, "server")}
             found["waits"] = device.work.total()["waits"]
+            of_graphs = dict(kernels)
             spent.clear()
+            kernels.clear()
             device.work.clear()
             last[0] = device.replayed
-    return found
+    return found, of_graphs
 
 
 def begin_microseconds(name, num_clients=100):
@@ -257,11 +260,13 @@ def begin_microseconds(name, num_clients=100):
 
 def round_row(name, num_clients=8):
     """A row of ``--rounds``, and the modelled share of everything but steps and the mean."""
-    found, begin = of_round(name, num_clients), begin_microseconds(name)
+    (found, kernels), begin = of_round(name, num_clients), begin_microseconds(name)
     num_clients = len(_federation(name, num_clients).clients)  # some data are of fewer
     took = {part: EAGER * found[part] for part in (*PARTS, "server")}
     took["begin"] += num_clients * begin
-    took["steps"] = found["steps"] * (GRAPH + captured(name) * PER_LAUNCH * KERNEL)
+    took["steps"] = found["steps"] * GRAPH
+    for part, number in kernels.items():
+        took[part] += number * PER_LAUNCH * KERNEL
     share = sum(took[part] for part in ("begin", "load", "evaluate")) / sum(took.values())
     return {
         "round": name,

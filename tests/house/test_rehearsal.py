@@ -36,6 +36,7 @@ from tests.federated.agreement import with_
 from tests.federated.engines import test_graphed_gpu
 from tests.federated.simple_method import NormNet
 from tests.house import test_gpu_runs as on_a_gpu
+from tests.launches import LEAST_REPLAYED, MOST_GRAPHS, replays_row
 from tests.rehearsal import CUDA, rehearsal
 from tests.subjects import QUICK, subject
 
@@ -281,6 +282,22 @@ def exchanged(engine, method, data, ids, server_state, number):
     messages = {i: method.broadcast(server_state, i) for i in ids}
     clients = [data.clients[i] for i in ids]
     return list(engine.run(Exchange(method, messages, clients, {}, Rng(number))))
+
+
+BEYOND = {
+    "adafgl": (12, 0.89),  # two phases with graphs of two sizes, three steps a round
+    "knowledge": (16, 0.95),  # a step size for each round of the burn-in
+}
+"""Settings that exceed the bounds of ``python -m tests.launches --replays``, with their own."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_settings_are_replayed_by_few_graphs(name):
+    row = replays_row(name, Graphed())
+    graphs, replayed = BEYOND.get(name, (MOST_GRAPHS, LEAST_REPLAYED))
+    assert row["graphs"] <= graphs
+    assert float(row["replayed"] or 1) >= replayed
 
 
 REFUSED = {

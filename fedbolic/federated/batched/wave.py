@@ -136,14 +136,13 @@ class Wave:
     def context(self) -> tuple[Tree, Tree]:
         """Joint context, and the client axis of each leaf.
 
-        A step that is never captured needs no block, and reads jagged parts without padding, as do
-        clients that follow one another.
+        A step that is never captured needs no block, and reads jagged parts without padding.
         """
         context, dims = joined([task.context for task in self.tasks])
         if len(self.tasks) == 1 and self.most > 1 and "own" in context:  # as in larger waves
             context, dims = {**context}, {**dims}
             context["own"], dims["own"] = of_one_client(context["own"])
-        if self.loader.device.type == "cuda" and self.most > 1:
+        if self.loader.device.type == "cuda":
             return context, dims
         return tree.map(
             lambda x: replace(x, block=None) if isinstance(x, Jagged) else x, context
