@@ -78,7 +78,7 @@ class KnowledgeGraph:
         if found != expected:
             raise ValueError(f"{self.scorer} of this graph has tables {expected}, got {found}")
         if bool(((self.known < 0) | (self.known >= torch.tensor([n, m, n]))).any()):
-            raise ValueError("a known triple names what does not exist")
+            raise ValueError("an entity or relation of a known triple does not exist")
 
     @classmethod
     def of(

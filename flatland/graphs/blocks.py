@@ -171,7 +171,7 @@ class GraphBlock(JaggedBlock):
     def examples(self) -> WeakCache[Any, tuple[Tensor, Tensor, Tensor]]:
         """Padded places and labels of splits of the clients, and their numbers of examples.
 
-        They stay with the block as long as an engine scores the same splits.
+        The block keeps them while an engine scores the same splits.
         """
         return WeakCache(_pad, size=8)
 

@@ -83,7 +83,10 @@ def assert_goes_on(code, words, runs, whole, moment, capsys):
     if "continue with `" in said[0]:
         again = shlex.split(said[0].split("`")[1])[1:]
     else:
-        assert said == ["fedbolic: interrupted; the run had not started"], moment
+        assert said[0] in (  # the shorter while options are read
+            "fedbolic: interrupted; the run had not started",
+            "fedbolic: interrupted",
+        ), moment
     assert execute([str(word) for word in again]) == 0, (moment, capsys.readouterr().err)
     assert result(runs) == whole, moment
     shutil.rmtree(runs)

@@ -57,7 +57,8 @@ class Triples:
         most = torch.tensor([len(self.entities), len(self.relations), len(self.entities)])
         outside = ((every < 0) | (every >= most)).any(dim=1)
         if bool(outside.any()):
-            raise ValueError(f"a triple names what does not exist: {every[outside][0].tolist()}")
+            number = every[outside][0].tolist()
+            raise ValueError(f"an entity or relation of the triple {number} does not exist")
         if len(every.unique(dim=0)) < len(every):
             raise ValueError("triples are repeated: drop repetitions with triples.unique(dim=0)")
 

@@ -95,7 +95,7 @@ class Window(NamedTuple):
         x: Float[Tensor, "n height width inputs"],
         rows: Float[Tensor, "outputs columns"],
     ) -> Float[Tensor, "n _ _ outputs"]:
-        """Products of windows with rows of coefficients, whose columns are window then channel."""
+        """Products of windows with rows of coefficients, of a column for each pixel and channel."""
         kernels = rows.unflatten(1, (self.size, self.size, -1)).permute(0, 3, 1, 2)
         images, stride, padding = x.permute(0, 3, 1, 2), self.stride, self.padding
         if self.size == 1 and stride > 1:
