@@ -13,7 +13,7 @@ from fedbolic.federated import Batched, Graphed, LocalTraining, RunStoppedError,
 from fedbolic.methods import FedAvg, Moon
 from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.nn.network.backbone import Backbone
-from tests.federated.simple_method import assert_same, federation, train
+from tests.federated.simple_method import assert_near, federation, train
 
 
 class Segmented(nn.Module):
@@ -67,8 +67,11 @@ def test_every_engine_trains_the_network_without_checkpoints(caplog):
                 train(make(Segments(mode), rounds=2, local=LOCAL), data, engine=engine)
                 for mode in (None, False)
             )
-            assert_same(recomputed[0][-1].server_state, kept[0][-1].server_state)
-            assert recomputed[1] == kept[1]
+            # torch 2.11 adds some gradients in another order under checkpoints; other masks of
+            # dropout would move them by far more
+            assert_near(recomputed[0][-1].server_state, kept[0][-1].server_state, 1e-12)
+            found, expected = ([row.value for row in rows] for _, rows in (recomputed, kept))
+            assert found == pytest.approx(expected, rel=0, abs=1e-12)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert "one by one" not in caplog.text
 
