@@ -118,12 +118,13 @@ def deviating(
             none.
 
     Raises:
-        ValueError: If no single form is the most frequent.
+        ValueError: If no single form is the most frequent, or the server has other names.
     """
     forms = {i: example_form(received) for i, received in handshakes.items()}
     votes: Counter[ExampleForm] = Counter(forms.values())
     if own is not None:
-        votes[_vote(own, votes)] += 1
+        own = _vote(own, votes)
+        votes[own] += 1
     (usual, most), *others = votes.most_common(2)
     if others and others[0][1] == most:
         shapes = sorted({str(shape) for shape, _ in votes})
@@ -131,6 +132,10 @@ def deviating(
             f"the clients' inputs differ in shape: {shapes}"
             if len(shapes) > 1
             else f"the clients number nodes or classes by different names: {NAME_ALIKE}"
+        )
+    if own is not None and own[1] not in ("", usual[1]):  # its labels mean other classes
+        raise ValueError(
+            f"most clients number nodes or classes by other names than the server: {NAME_ALIKE}"
         )
     return usual, [i for i, form in forms.items() if form != usual]
 

@@ -176,3 +176,7 @@ def test_nodes_whose_files_lack_classes_are_refused_until_they_name_them(classes
     assert seen.sizes == (*sizes[:2], sizes[2] if classes else 0)
     refused = "node 998 is not accepted as a client: it numbers nodes or classes"
     assert (refused in caplog.text) is not bool(classes)
+    if not classes:
+        other = source("other.csv", ["ant", "bee", "cat"])
+        with pytest.raises(ValueError, match="by other names than the server: give all"):
+            load_data({"seed": 0, "data": other}, Nodes(nodes.transport, 3, timeout=1e-3))
