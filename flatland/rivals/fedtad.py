@@ -263,8 +263,8 @@ def class_similarity(split: GraphSplit, num_classes: int, walks: int) -> Float[T
         walks: Largest number of steps of a walk.
     """
     of_nodes = derived(split.graph, _similarities, walks)[split.nodes]
-    found = of_nodes.new_zeros(num_classes).index_add(0, split.labels, of_nodes).clamp(min=0)
-    return found / max(len(split), 1)
+    found = of_nodes.new_zeros(num_classes).index_add(0, split.labels, of_nodes)
+    return (found / max(len(split), 1)).clamp(0, 1)  # cosines round to more than 1
 
 
 def _similarities(graph: Graph, walks: int) -> Tensor:

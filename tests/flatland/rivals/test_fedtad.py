@@ -1,11 +1,13 @@
 """Refusals of FedTAD, and its case of federated averaging."""
 
+import itertools
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
+from fedbolic.data import Graph, GraphSplit
 from fedbolic.federated import RunStoppedError
 from flatland import GCN, Distillation, FedTad, FlatLand, Gcfl
 from flatland.rivals import fedtad
@@ -54,7 +56,7 @@ def test_clients_without_training_nodes_have_no_mean(method):
 def test_similarities_are_those_of_the_classes_of_a_client(i):
     client = federation().clients[i]
     found = class_similarity(client.train, 3, 4)
-    assert 0 < float(found.sum()) <= 1
+    assert 0 < float(found.sum()) <= 1 + 1e-12
     missing = set(range(3)) - set(client.train.labels.tolist())
     assert not found[list(missing)].any()
 
@@ -91,4 +93,14 @@ def test_similarities_of_honest_clients_are_not_refused(i):
     shares = class_similarity(federation().clients[i].train, 3, 4)
     for dtype in (torch.float32, torch.float64):
         payload = {"delta": {}, "similarity": shares.to(dtype)}
+        assert FedTad().find_fault({}, payload, math.inf) is None
+
+
+def test_a_similarity_that_rounds_to_more_than_1_is_not_refused():
+    for n in range(2, 25):  # all nodes are alike, of one class
+        edges = torch.tensor(list(itertools.permutations(range(n), 2))).T
+        graph = Graph(torch.ones(n, 2), edges, torch.zeros(n, dtype=torch.int64))
+        found = class_similarity(GraphSplit(graph, torch.arange(n)), 3, 4)
+        torch.testing.assert_close(found, torch.tensor([1.0, 0.0, 0.0], dtype=found.dtype))
+        payload = {"delta": {}, "similarity": found}
         assert FedTad().find_fault({}, payload, math.inf) is None
