@@ -311,7 +311,8 @@ def at_once(formula: type[Formula]) -> Callable[[Operation], Operation]:
 def without_graph(values: PairOperation) -> Callable[[PairOperation], PairOperation]:
     """Decorate an operation with two results, in place of which a function runs where it can.
 
-    It runs where :func:`at_once` does, for tensors of one shape of which no graph is recorded.
+    It runs where :func:`at_once` does, for tensors of one shape of which no graph is recorded, and
+    not for a subclass, which may have other operations than those that it combines.
 
     Args:
         values: The results to the bit, of the tensors and the curvature.
@@ -320,8 +321,13 @@ def without_graph(values: PairOperation) -> Callable[[PairOperation], PairOperat
     def decorated(operation: PairOperation) -> PairOperation:
         @functools.wraps(operation)
         def chosen(space: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+            is_own = vars(type(space)).get(operation.__name__) is chosen
             same_shape = all(x.shape == tensors[0].shape for x in tensors)
-            if torch.is_grad_enabled() or not same_shape or not _is_eager(space.c, tensors):
+            if (
+                torch.is_grad_enabled()
+                or not (is_own and same_shape)
+                or not _is_eager(space.c, tensors)
+            ):
                 return operation(space, *tensors)
             return values(*tensors, space.c)
 

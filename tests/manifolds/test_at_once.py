@@ -99,6 +99,26 @@ def test_pairs_of_results_have_the_bits_of_both_operations(kind, dtype):
             assert all(map(torch.equal, given, copies))
 
 
+@pytest.mark.parametrize("kind", [Lorentz, Poincare])
+def test_pairs_of_results_are_of_the_operations_that_a_subclass_has(kind):
+    class Straight(kind):
+        def expmap(self, x, u):
+            return self.projx(x + u)
+
+        def egrad2rgrad(self, x, g):
+            return self.proju(x, g)
+
+    given, space = arguments(kind, "transp", 1.0, 3, torch.float64), Straight(0.7)
+    x, u, v = given
+    with torch.no_grad():
+        y, moved = space.expmap_transp(*given)
+        gradient, square = space.squared_gradient(x, u)
+    assert torch.equal(y, space.projx(x + u))
+    assert torch.equal(moved, space.transp(x, y, v))
+    assert torch.equal(gradient, space.proju(x, u))
+    assert torch.equal(square, space.inner(x, gradient))
+
+
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_a_batch_of_cotangents_gives_the_gradients_of_each(kind, name):
     given = arguments(kind, name, 1.0, 3, torch.float64)
