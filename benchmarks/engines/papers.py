@@ -38,12 +38,6 @@ def mean(trees: Sequence[Params]) -> Params:
     return {name: torch.stack([x[name] for x in trees]).mean(0) for name in trees[0]}
 
 
-def nothing(name: str, p: Tensor) -> Tensor:
-    """No correction of a gradient."""
-    del name, p
-    return torch.zeros(())
-
-
 class PaperLoop(Candidate):
     """Rounds of a method by hand.
 
@@ -65,19 +59,23 @@ class PaperLoop(Candidate):
         return self.now
 
     def train(
-        self, start: Params, client: int, seed: int, correction: Callable[[str, Tensor], Tensor]
+        self,
+        start: Params,
+        client: int,
+        seed: int,
+        correction: Callable[[str, Tensor], Tensor] | None = None,
     ) -> Params:
-        """Values after the steps of a client, each gradient plus a ``correction``."""
+        """Values after the steps of a client, each gradient plus the ``correction``, if any."""
         self.network.load_state_dict(start)
-        x, y = self.data[client]
+        parameters, (x, y) = dict(self.network.named_parameters()), self.data[client]
         for index in plain_loop.batches(WORK, seed):
             self.network.zero_grad()
             self.loss(x[index], y[index]).backward()
             with torch.no_grad():
-                for name, p in self.network.named_parameters():
+                for name, p in parameters.items():
                     assert p.grad is not None
-                    p -= WORK.lr * (p.grad + correction(name, p))
-        return {name: p.detach().clone() for name, p in self.network.named_parameters()}
+                    p -= WORK.lr * (p.grad + correction(name, p) if correction else p.grad)
+        return {name: p.detach().clone() for name, p in parameters.items()}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Mean loss of a batch."""
@@ -96,7 +94,8 @@ class ScaffoldLoop(PaperLoop):
     def round(self, orders: list[int]) -> None:
         x, c, ends, before = self.now, self.c, [], list(self.own)
         for i, own in enumerate(before):
-            y = self.train(x, i, orders[i], lambda n, p, own=own: c[n] - own[n])
+            shift = {n: c[n] - own[n] for n in c}
+            y = self.train(x, i, orders[i], lambda n, p, shift=shift: shift[n])
             whole = WORK.lr * -(-WORK.size // WORK.batch_size)
             self.own[i] = {n: own[n] - c[n] + (x[n] - y[n]) / whole for n in x}
             ends.append(y)
@@ -116,7 +115,7 @@ class DittoLoop(PaperLoop):
     def round(self, orders: list[int]) -> None:
         w, ends = self.now, []
         for i, seed in enumerate(orders):
-            ends.append(self.train(w, i, seed, nothing))
+            ends.append(self.train(w, i, seed))
             self.own[i] = self.train(self.own[i], i, seed, lambda n, p: PROXIMAL * (p - w[n]))
         self.now = mean(ends)
 
@@ -141,7 +140,7 @@ class HyperFedLoop(PaperLoop):
 
     @override
     def round(self, orders: list[int]) -> None:
-        ends = [self.train(self.now, i, s, nothing) for i, s in enumerate(orders)]
+        ends = [self.train(self.now, i, s) for i, s in enumerate(orders)]
         self.now = mean(ends)
 
 
