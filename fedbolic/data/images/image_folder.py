@@ -82,7 +82,10 @@ class ImageFolder(Dataset):
         used = {label for _, label in files}
         for unused in (folder / name for label, name in enumerate(names) if label not in used):
             if found := next((x for x in sorted(unused.rglob("[!.]*")) if x.is_file()), None):
-                raise ValueError(f"{found} is not used: save it as one of {', '.join(FORMATS)}")
+                raise ValueError(
+                    f"{found} is not used: if it is an image, save it as one of "
+                    f"{', '.join(FORMATS)}, otherwise remove it"
+                )
         images: list[Tensor] = []
         for file, _ in files:
             images.append(self._image(file, images[0].shape if images else None, len(files)))

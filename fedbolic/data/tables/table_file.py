@@ -36,12 +36,12 @@ class TableFile(Dataset):
         client: Name of the column with the client of every example, for the partition
             ``ByColumn``; ``None`` if there is none.
         drop: Names of columns to leave out.
-        classes: All values of the target, where a client's own file may lack some; by default those
-            of the file.
+        classes: All values of the target, each once and numbers as strings, where a client's own
+            file may lack some; by default those of the file.
 
     Raises:
-        ValueError: When read, if the file is damaged, lacks a column, has a feature that is empty
-            or no number, or another class than ``classes``.
+        ValueError: If ``classes`` names one twice; when read, if the file is damaged, lacks a
+            column, has a feature that is empty or no number, or another class than ``classes``.
     """
 
     path: Path
@@ -49,6 +49,10 @@ class TableFile(Dataset):
     client: str | None = None
     drop: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"classes must differ, got {', '.join(self.classes):.400}")
 
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
