@@ -315,7 +315,7 @@ class RiemannianAdam(_RiemannianOptimizer):
         return Adam(beta1, beta2, eps=eps, weight_decay=weight_decay)
 
 
-@functools.cache
+@functools.lru_cache
 def _kinds(method: SGD | Adam) -> tuple[str, ...]:
     """Names of what a method keeps."""
     return tuple(method.init({}))
