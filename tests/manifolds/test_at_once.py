@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from fedbolic.formulas import fused
+from fedbolic.formulas import ball_maps, fused
 from fedbolic.manifolds import Lorentz, Manifold, Poincare
 from tests.manifolds.cases import lifted, normal
 
@@ -70,6 +70,21 @@ def test_many_points_near_the_origin_have_the_bits_of_the_operation(kind, name, 
                 found.append([function(kind(c), *given)])
             found[-1] += value_and_gradients(lambda *t, f=function, c=c: f(kind(c), *t), given)
         assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("dtype", fused.FULL)
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9])
+def test_sums_for_which_no_clamp_is_looked_for_lie_well_in_the_ball(share, dtype):
+    """The longest sums are those of points in one direction, whose distances from 0 add."""
+    e = torch.nn.functional.normalize(normal(0, 50, 3), dim=1)
+    for c in (0.3, 1e4):
+        gaps = [(1.001 * ball_maps._SAFE) ** power for power in (share, 1 - share)]
+        x, y = ((e * ((1 - gap) / c) ** 0.5).to(dtype) for gap in gaps)
+        with torch.no_grad():
+            total = Poincare(c).mobius_add(x, y)
+        a, b, made = (c**0.5 * v.double().norm(dim=1) for v in (x, y, total))
+        gap = (1 - a * a) * (1 - b * b) / (1 + a * b) ** 2
+        torch.testing.assert_close(1 - made * made, gap, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
