@@ -259,12 +259,12 @@ class Fgssl(GraphMethod):
     model on a weak one, training nodes P(i) of the class of i, i among them, training nodes K(i) of
     other classes, and the gap R of :class:`ContrastedGCN`. With both weights 0 it is FedAvg.
 
-    The losses are those that the paper describes; the authors' code departs from it, and so from
-    this. There the contrast is computed and not added; it has temperature 0.1, all nodes of the
-    class in the denominator and features before the activation. Relations there are absolute
-    differences of logits (in OpenFGL of features), edge by edge, not shares of the neighbours. An
-    edge can lose one of its directions alone there, where a GCN here needs both. The weight of the
-    contrast is ours, and so is its temperature.
+    The losses follow the abstract and summaries of the paper, which was not at hand, and depart
+    from the authors' code. There the contrast is computed and not added; it has temperature 0.1,
+    all nodes of the class in the denominator and features before the activation. Relations
+    there are absolute differences of logits (in OpenFGL of features), edge by edge, not shares of
+    the neighbours. An edge can lose one of its directions alone there, where a GCN here needs both.
+    The weight of the contrast is ours, and so is its temperature.
 
     Args:
         network: Network with its views.
