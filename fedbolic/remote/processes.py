@@ -146,7 +146,7 @@ class Federation:
                 stderr=subprocess.STDOUT,
                 env=self.environment,
                 start_new_session=True,  # Ctrl-C reaches this process, which ends the others
-                preexec_fn=_end_with_parent,
+                preexec_fn=_prepare_child,
             )
             self.processes.append(process)
         return process
@@ -203,8 +203,9 @@ def _control(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _end_with_parent() -> None:
-    """Have the calling process terminated when its parent ends for any reason."""
+def _prepare_child() -> None:
+    """Have the calling process hear interrupts, and terminated when its parent ends."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a child inherits what is blocked
     _control(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 

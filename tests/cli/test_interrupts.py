@@ -24,6 +24,9 @@ STAGES = {
 }
 """Data, folder, clients, scores, checkpoint, report; whether Ctrl-C comes after the function."""
 
+HEARS = "import signal; exit(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+"""A program that fails if an interrupt cannot reach it."""
+
 
 @pytest.fixture(autouse=True)
 def hearing():
@@ -150,6 +153,6 @@ def test_ctrl_c_while_a_process_of_a_federation_is_forked_is_heard_after_it(tmp_
     federation = object.__new__(Federation)
     federation.folder, federation.environment, federation.processes = tmp_path, {}, []
     with pytest.raises(KeyboardInterrupt):
-        federation._launch("node", [sys.executable, "-c", ""])
+        federation._launch("node", [sys.executable, "-c", HEARS])
     assert federation.processes[0].wait(timeout=60) == 0
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
