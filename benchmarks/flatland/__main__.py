@@ -198,15 +198,16 @@ def _differences(local: Mapping[str, dict[str, Chosen]], reference: str) -> dict
 def figure(path: Path, *, clients: bool) -> None:
     """Print a sweep's last accuracies: a line for each row, a column for each setting, as ``K 20``.
 
-    Mean and half the 95 % interval over seeds, of the server's model or at the clients.
+    Mean and half the 95 % interval over seeds, of the server's model or at the clients; nothing for
+    a row that has no such score or no finished run.
     """
     score, quantity = AT_CLIENTS if clients else "holdout/accuracy", ""
     cells: dict[str, dict[str, str]] = {}
     for row in find(path):
         quantity, _, value = row.folders[0].path.parent.parent.name.rpartition(" ")
         curves = [mean_curve([with_personal(run.rows())], score) for run in row.finished]
-        found = [100 * curve[max(curve)][0] for curve in curves]
-        cells.setdefault(row.name, {})[value] = interval(found)
+        found = [100 * curve[max(curve)][0] for curve in curves if curve]
+        cells.setdefault(row.name, {})[value] = interval(found) if found else ""
     print(f"**{path.name}{' at clients' * clients}**\n")
     settings = list(dict.fromkeys(itertools.chain(*cells.values())))
     print(head(quantity, *settings))

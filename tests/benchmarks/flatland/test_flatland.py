@@ -1,5 +1,7 @@
 """FlatLand's table for hand-written runs, with numbers computed by hand."""
 
+import shutil
+
 import pytest
 
 from benchmarks.flatland import __main__ as flatland
@@ -127,3 +129,14 @@ def test_a_figure_has_the_last_accuracies_of_each_setting_with_their_interval(tm
     assert rows == ["| B | 60.00 ± 127.06 | 60.00 ± 0.00 |", "| A | 20.00 |  |"]
     flatland.figure(tmp_path, clients=True)
     assert "| B | 80.00 ± 0.00 | 80.00 ± 0.00 |" in capsys.readouterr().out
+
+
+def test_a_figure_is_empty_where_a_row_has_no_score_or_no_finished_run(sweep, capsys):
+    for name in ("Local(E)", "FlatLand"):
+        (sweep / "K 5" / name).parent.mkdir(exist_ok=True)
+        (sweep / name).rename(sweep / "K 5" / name)
+    for run in (sweep / "K 5" / "FlatLand").glob("seed[01]"):
+        shutil.rmtree(run)  # the one that stays was stopped halfway
+    flatland.figure(sweep, clients=False)
+    *_, local, ours = capsys.readouterr().out.splitlines()
+    assert (local, ours) == ("| Local(E) |  |", "| FlatLand |  |")
