@@ -133,7 +133,7 @@ def deviating(
             if len(shapes) > 1
             else f"the clients number nodes or classes by different names: {NAME_ALIKE}"
         )
-    if own is not None and own[1] not in ("", usual[1]):  # its labels mean other classes
+    if own is not None and own[1] and usual[1] and own[1] != usual[1]:  # its labels mean others
         raise ValueError(
             f"most clients number nodes or classes by other names than the server: {NAME_ALIKE}"
         )

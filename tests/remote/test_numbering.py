@@ -180,3 +180,7 @@ def test_nodes_whose_files_lack_classes_are_refused_until_they_name_them(classes
         other = source("other.csv", ["ant", "bee", "cat"])
         with pytest.raises(ValueError, match="by other names than the server: give all"):
             load_data({"seed": 0, "data": other}, Nodes(nodes.transport, 3, timeout=1e-3))
+        clients = [dataclasses.replace(client, class_names=()) for client in clients[:2]]
+        data = dataclasses.replace(data, clients=clients)
+        unnamed = Nodes(Here(FedAvg(), data, tmp_path), 2, timeout=1e-3)  # as of older nodes
+        assert load_data({"seed": 0, "data": server}, unnamed).sizes == tuple(sizes[:2])
