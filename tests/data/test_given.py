@@ -321,7 +321,13 @@ def test_a_class_without_images_keeps_its_label_unless_its_files_would_be_passed
     draw(tmp_path, ("ant", "cat"))
     (tmp_path / "bee").mkdir()
     (tmp_path / "bee" / ".DS_Store").write_text("of a system")
-    assert read(ImageFolder(tmp_path)).y_train.unique().tolist() == [0, 2]
+    for hidden in (".cache", "bee/.cache", "cat/.cache"):
+        (tmp_path / hidden).mkdir()
+        (tmp_path / hidden / "x.png").write_text("of a program")
+    (tmp_path / "ant" / "._x.png").write_text("of a system")
+    parts = read(ImageFolder(tmp_path))
+    assert parts.class_names == ("ant", "bee", "cat")
+    assert parts.y_train.unique().tolist() == [0, 2]
     (tmp_path / "bee" / "x.gif").write_bytes(b"GIF")
     with pytest.raises(ValueError, match=r"x\.gif is not used: .* as one of \.png.*remove it"):
         read(ImageFolder(tmp_path))

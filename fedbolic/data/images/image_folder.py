@@ -31,8 +31,8 @@ class ImageFolder(Dataset):
     """A folder with one folder of images per class, or folders ``train`` and ``test`` of these.
 
     The classes are the names of the folders, in ascending order, also of empty ones. Without
-    ``train`` and ``test``, every fourth image of each class is used for testing. Needs Pillow
-    (extra ``images``).
+    ``train`` and ``test``, every fourth image of each class is used for testing. Files and folders
+    whose names begin with a dot are left out. Needs Pillow (extra ``images``).
 
     Args:
         path: The folder. A relative path is looked up in ``root`` if that is given, otherwise in
@@ -72,7 +72,7 @@ class ImageFolder(Dataset):
         files = [
             (file, label)
             for label, name in enumerate(names)
-            for file in sorted((folder / name).rglob("*"))
+            for file in _files(folder / name)
             if file.suffix.lower() in FORMATS
         ]
         if not files:
@@ -81,9 +81,9 @@ class ImageFolder(Dataset):
             )
         used = {label for _, label in files}
         for unused in (folder / name for label, name in enumerate(names) if label not in used):
-            if found := next((x for x in sorted(unused.rglob("[!.]*")) if x.is_file()), None):
+            if found := _files(unused):
                 raise ValueError(
-                    f"{found} is not used: if it is an image, save it as one of "
+                    f"{found[0]} is not used: if it is an image, save it as one of "
                     f"{', '.join(FORMATS)}, otherwise remove it"
                 )
         images: list[Tensor] = []
@@ -152,4 +152,11 @@ def _find_folder(path: Path, root: Path | None) -> Path:
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(each.name for each in folder.iterdir() if each.is_dir()))
+    folders = (each.name for each in folder.iterdir() if each.is_dir())
+    return tuple(sorted(name for name in folders if not name.startswith(".")))
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files in a folder and its folders, but hidden ones, in ascending order."""
+    found = (file for file in folder.rglob("*") if file.is_file())
+    return sorted(x for x in found if "/." not in f"/{x.relative_to(folder).as_posix()}")
