@@ -127,7 +127,7 @@ def key_nodes(block: GraphBlock, share: float) -> Bool[Tensor, "clients n"]:
         share: Share of the nodes of a client to select, in [0, 1]; rounded up to whole nodes.
     """
     scores = novelties(block).round(decimals=9)  # ties must not be broken by rounding errors
-    real = block.neighbours.counts.view(block.shape) > 0
+    real = block.num_neighbours > 0
     order = scores.masked_fill(~real, -1).argsort(dim=1, descending=True, stable=True)
     rank = order.argsort(dim=1)
     wanted = [math.ceil(round(share * n, 9)) for n in real.sum(1).tolist()]

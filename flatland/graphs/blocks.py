@@ -176,9 +176,19 @@ class GraphBlock(JaggedBlock):
         return WeakCache(_pad, size=8)
 
     @functools.cached_property
+    def num_neighbours(self) -> Int64[Tensor, "clients n"]:
+        """Number of neighbours of each node, itself among them; 0 for padding.
+
+        A matrix with room for more entries has zeros in its first row, which are no neighbours.
+        """
+        matrix = self.neighbours
+        before = functional.pad((matrix.value != 0).cumsum(0), (1, 0))
+        return before[matrix.start.long()].diff().view(self.shape)
+
+    @functools.cached_property
     def num_nodes(self) -> Int64[Tensor, " clients"]:
         """Number of nodes of each client; every one is its own neighbour, unlike padding."""
-        return (self.neighbours.counts > 0).view(self.shape).sum(dim=1)
+        return (self.num_neighbours > 0).sum(dim=1)
 
     @functools.cached_property
     def graph_sizes(self) -> Float[Tensor, "clients graphs 1"]:

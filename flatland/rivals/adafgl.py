@@ -114,7 +114,7 @@ class _Propagation(nn.Module):
         assert isinstance(block.features, Tensor)  # with_predictions makes them dense
         x = block.features
         known, soft, confidence = x.tensor_split((-self.num_classes - 1, -1), dim=-1)
-        valid = (block.neighbours.counts > 0).view(*block.shape, 1).to(x.dtype)
+        valid = (block.num_neighbours > 0).unsqueeze(-1).to(x.dtype)
         message = signed_messages(self.signed(known), valid)
         others = self.features(x[..., : self.width]), self.smoothed(known), message
         similar = self.similar(known)

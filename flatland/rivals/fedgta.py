@@ -123,7 +123,7 @@ class FedGta(PersonalMeans):
                 torch.where(is_known, labels, (last / temperature).softmax(dim=-1))
                 for temperature in (1.0, self.temperature)
             )
-            degrees = block.neighbours.counts.view(*block.shape, 1)
+            degrees = block.num_neighbours.unsqueeze(-1)
             moments = mixed_moments(sharp, degrees > 0, orders=self.orders, kind=self.moments)
             return {"moments": moments, "confidence": smoothing_confidence(soft, degrees)}, {}
 
@@ -171,7 +171,7 @@ def propagated(
     References:
         Gasteiger et al. (2019), Eq. (4), arXiv:1810.05997.
     """
-    first = first * (block.neighbours.counts > 0).view(*block.shape, 1)
+    first = first * (block.num_neighbours > 0).unsqueeze(-1)
     labels = first
     for _ in range(steps):
         labels = (1 - teleport) * block.gather(block.symmetric, labels) + teleport * first

@@ -107,7 +107,7 @@ class _StructureNetwork(Flat):
     def forward(self, block: GraphBlock) -> Float[Tensor, "clients n classes"]:
         """One logit per class for each node or, behind a readout, for each graph."""
         x, s = self._embedded(block)
-        counts = block.neighbours.counts.view(*block.shape, 1).to(x.dtype)
+        counts = block.num_neighbours.unsqueeze(-1).to(x.dtype)
         _, *convolutions = cast("list[SpaceLinear]", list(self.structure))
         for features, structural, drop in zip(self.body, convolutions, self.dropout, strict=False):
             first, second = cast("nn.ModuleList", features)

@@ -41,6 +41,9 @@ def assert_is_that_of_each(block, graphs):
     for i in range(num_clients):
         seen[i, len(graphs[i]) if i < len(graphs) else 0 :] = torch.nan
     assert block.num_nodes.tolist() == [len(g) for g in graphs] + [0] * (num_clients - len(graphs))
+    for graph, numbers in zip(graphs, block.num_neighbours, strict=False):
+        assert numbers[: len(graph)].equal(graph.degrees + 1)
+        assert not numbers[len(graph) :].any()
     for name in MATRICES:
         found = block.gather(getattr(block, name), x)
         (back,) = torch.autograd.grad(found, x, seen)
