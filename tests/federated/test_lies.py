@@ -117,15 +117,15 @@ def test_no_lie_ends_a_run_and_those_found_out_change_nothing(name):
             assert_same(state.server_state, alone.server_state)
 
 
-def altered(part):
-    """A method like another one, which alters a tensor or the entries of its message."""
+def altered(part, client_id):
+    """A method like another one, which alters a tensor or the entries of a client's message."""
 
     def modified(method):
         def local_update(self, message, client, client_state, rng):
             tensors = tree.tensors(message)
-            if part == "tensor" and tensors:
+            if client.id == client_id and part == "tensor" and tensors:
                 next(iter(tensors.values())).add_(1)
-            else:
+            elif client.id == client_id:
                 message.popitem()
             raise ValueError("the rest does not matter")
 
@@ -144,7 +144,8 @@ class Altering(Sequential):
     part: str = "tensor"
 
     def run(self, exchange):
-        method = altered(self.part)(exchange.method)
+        last = exchange.clients[-1].id  # those before have received the same message
+        method = altered(self.part, last)(exchange.method)
         return super().run(dataclasses.replace(exchange, method=method))
 
 
@@ -152,7 +153,8 @@ class Altering(Sequential):
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_method_that_modifies_its_message_stops_the_run(name, part):
     method, data = SUBJECTS[name]()
-    with pytest.raises(RunStoppedError, match="modified the message to client 0, which clients"):
+    text = f"modified the message to client {data.clients[-1].id}, which clients"
+    with pytest.raises(RunStoppedError, match=text):
         train(method, data, RNG, engine=Altering(part))
 
 
