@@ -158,5 +158,5 @@ def _classes(folder: Path) -> tuple[str, ...]:
 
 def _files(folder: Path) -> list[Path]:
     """All files in a folder and its folders, but hidden ones, in ascending order."""
-    found = (file for file in folder.rglob("*") if file.is_file())
+    found = (file for file in folder.rglob("*") if not file.is_dir())  # a pipe is refused later
     return sorted(x for x in found if "/." not in f"/{x.relative_to(folder).as_posix()}")
