@@ -20,32 +20,49 @@ from fedbolic.formulas.numerics import (
     POLAR_FROM,
     crossed,
     dot,
+    operand,
     per_matrix,
     per_point,
     saturate,
+    times,
 )
 from fedbolic.formulas.registrar import with_kernel
+
+
+def time_within(s: Tensor, c: float, limit: float) -> Tensor | None:
+    """Time coordinates in radii, ``None`` if some space coordinates are longer than a limit."""
+    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    if not length.max().item() <= limit:
+        return None
+    return times(c, length).mul_(length).add_(operand(1.0, s.dtype)).sqrt_()
 
 
 def quick_hyperboloid_read(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
     """The parts of :class:`Read`; points in range are not copied, and have no factors."""
     if not isinstance(c, Tensor):
-        length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-        if length.max().item() <= longest(c, dtype):
-            return s, (c * length * length + 1).sqrt(), None
+        time = time_within(s, c, longest(c, dtype))
+        if time is not None:
+            return s, time, None
     return Read.parts(s, c, dtype)
 
 
 def quick_hyperboloid_point(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Any, ...]:
     """The parts of :class:`Point`; those in range have no factors."""
     if not isinstance(c, Tensor):
-        largest, rounding = longest_coordinate(s.shape[-1], s.dtype)
-        t = s if rounding == 1 else s * rounding
-        length = torch.linalg.vector_norm(t, dim=-1, keepdim=True)
-        if length.max().item() <= min(longest(c, dtype), largest):
-            first = (c * length * length + 1).sqrt() / c**0.5
-            return torch.cat((first, t), -1), None if t is s else s.new_full((), rounding)
+        point, rounding = point_within(s, c, dtype), longest_coordinate(s.shape[-1], s.dtype)[1]
+        if point is not None:
+            return point, None if rounding == 1 else s.new_full((), rounding)
     return Point.parts(s, c, dtype)
+
+
+def point_within(
+    s: Tensor, c: float, dtype: torch.dtype, out: Tensor | None = None
+) -> Tensor | None:
+    """Points in range, else ``None``; ``out`` may be overwritten by the space coordinates."""
+    largest, rounding = longest_coordinate(s.shape[-1], s.dtype)
+    s = s if rounding == 1 else torch.mul(s, rounding, out=out)
+    time = time_within(s, c, min(longest(c, dtype), largest))
+    return None if time is None else torch.cat((time if c == 1 else time.div_(c**0.5), s), -1)
 
 
 @functools.cache

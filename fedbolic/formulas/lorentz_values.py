@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedbolic.formulas.analytic import asinh
-from fedbolic.formulas.lorentz_formulas import longest, longest_coordinate
-from fedbolic.formulas.numerics import LONGEST_STEP, POLAR_FROM, dot, times
+from fedbolic.formulas.lorentz_formulas import longest, point_within, time_within
+from fedbolic.formulas.numerics import LONGEST_STEP, POLAR_FROM, dot, operand, times
 
 SMALL_TENSOR = 4096
 """Most numbers of a tensor of which ``where`` takes less time than arithmetic."""
@@ -21,22 +21,16 @@ MODERATE = 1e10
 """Largest length of a point whose tangents to others have finite squares."""
 
 
-@functools.lru_cache(256)
-def _number(value: float, dtype: torch.dtype) -> Tensor:
-    """A number as a tensor, which an operator need not convert."""
-    return torch.tensor(value, dtype=dtype, device="cpu")
-
-
 def quick_hyperboloid_dist(x: Tensor, y: Tensor, c: float) -> tuple[Tensor, ...] | None:
     """The distances and what gradients read, ``None`` where points are far out."""
     first, second = _read(x, c), _read(y, c)
     if first is None or second is None:
         return None
     q, across, root, lean, *_ = _gap(*first, *second, c)
-    one, t = _number(1.0, x.dtype), times(c, q)
+    one, t = operand(1.0, x.dtype), times(c, q)
     cosh = (t + one).sqrt_()
     length = torch.addcdiv(times(c**0.5, q.sqrt()), t, cosh + one).log1p_()
-    length.mul_(_number(2 / c**0.5, x.dtype))
+    length.mul_(operand(2 / c**0.5, x.dtype))
     return length.squeeze(-1), *first, *second, cosh, q, across, root, lean
 
 
@@ -44,8 +38,8 @@ def quick_hyperboloid_dist_gradient(c: float, parts: tuple, g: Tensor) -> tuple[
     """The gradients by points of one shape, from the parts and those by the distances."""
     s, a, t, b, cosh, q, across, root, lean = parts
     r = q.clamp_min(torch.finfo(q.dtype).tiny).sqrt_()
-    half = (g / r.mul_(cosh)).mul_(_number(0.5, q.dtype))
-    double, step, made = q * _number(2.0, q.dtype), lean * root, []
+    half = (g / r.mul_(cosh)).mul_(operand(0.5, q.dtype))
+    double, step, made = q * operand(2.0, q.dtype), lean * root, []
     products = torch.empty_like(across)
     for x, time, share in ((s, a, root / a), (t, b, (root / b).neg_())):
         whole = x.new_empty(*x.shape[:-1], x.shape[-1] + 1)
@@ -65,7 +59,7 @@ def quick_hyperboloid_logmap(x: Tensor, y: Tensor, c: float) -> Tensor | None:
         return None
     (s, a), (t, b) = first, second
     q, v, *_, other = _gap(s, a, t, b, c)
-    info, one = torch.finfo(q.dtype), _number(1.0, q.dtype)
+    info, one = torch.finfo(q.dtype), operand(1.0, q.dtype)
     sinh = times(c, q).clamp(info.tiny, info.max).sqrt_()  # of half the length, as the cosh
     square = sinh * sinh
     cosh = (square + one).sqrt_()
@@ -73,7 +67,7 @@ def quick_hyperboloid_logmap(x: Tensor, y: Tensor, c: float) -> Tensor | None:
     ratio = torch.addcdiv(sinh, square, cosh.add_(one)).log1p_().div_(product)
     tangent = torch.empty_like(x)
     torch.sub(t, s, out=v).mul_(ratio)
-    u = torch.addcmul(v, q.mul_(_number(-2 * c, q.dtype)).mul_(ratio), s, out=tangent[..., 1:])
+    u = torch.addcmul(v, q.mul_(operand(-2 * c, q.dtype)).mul_(ratio), s, out=tangent[..., 1:])
     return _with_time(tangent, dot(torch.div(s, a, out=other), u, out=other), c)
 
 
@@ -91,7 +85,7 @@ def quick_hyperboloid_transp(x: Tensor, y: Tensor, v: Tensor, c: float) -> Tenso
         times(c, later),
         out=toward,
     )
-    below = q.mul_(_number(2.0, q.dtype)).add_(_number(2 / c, q.dtype))
+    below = q.mul_(operand(2.0, q.dtype)).add_(operand(2 / c, q.dtype))
     push = dot(toward, v, out=toward).div_(below)
     moved = torch.addcmul(v, push, torch.add(s, t, out=other), out=toward)
     tangent, largest = torch.empty_like(x), (torch.finfo(q.dtype).max / s.shape[-1]) ** 0.5
@@ -111,12 +105,13 @@ def quick_hyperboloid_expmap(x: Tensor, u: Tensor, c: float) -> Tensor | None:
     torch.addcmul(u, times(c, along), normal, value=-1, out=across)
     slant = along.div_(a)
     q = dot(across, across, out=across).add_(times(c, slant).mul_(slant)).clamp_(max=info.max)
-    half = times(c, q).clamp(info.tiny, info.max).sqrt_().mul_(_number(0.5, x.dtype))
+    half = times(c, q).clamp(info.tiny, info.max).sqrt_().mul_(operand(0.5, x.dtype))
     sinh = half.clamp(max=LONGEST_STEP[x.dtype] ** 0.5 / 2).sinh_()
     square = sinh * sinh
-    ratio = sinh.mul_((square + _number(1.0, x.dtype)).sqrt_()).div_(half)
-    cosh1 = square.mul_(_number(2.0, x.dtype))
-    return _pointed(torch.addcmul(s, cosh1, s, out=across).addcmul_(ratio, u), c)
+    ratio = sinh.mul_((square + operand(1.0, x.dtype)).sqrt_()).div_(half)
+    cosh1 = square.mul_(operand(2.0, x.dtype))
+    end = torch.addcmul(s, cosh1, s, out=across).addcmul_(ratio, u)
+    return point_within(end, c, s.dtype, out=end)
 
 
 def quick_hyperboloid_logmap0(y: Tensor, c: float) -> Tensor | None:
@@ -136,11 +131,8 @@ def quick_hyperboloid_logmap0(y: Tensor, c: float) -> Tensor | None:
 def _read(p: Tensor, c: float) -> tuple[Tensor, Tensor] | None:
     """Space coordinates and the time coordinate in radii, ``None`` if a point is far out."""
     s = p[..., 1:]
-    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-    if not length.max().item() <= _moderate(c, p.dtype):
-        return None
-    square = length.mul_(length) if c == 1 else (c * length).mul_(length)
-    return s, square.add_(_number(1.0, p.dtype)).sqrt_()
+    time = time_within(s, c, _moderate(c, p.dtype))
+    return None if time is None else (s, time)
 
 
 @functools.lru_cache(256)
@@ -164,22 +156,10 @@ def _gap(
         by_x = turn * first
         across.addcmul_(by_x, s, value=-1).addcmul_(turn - by_x, t, value=-1)
     square = torch.mul(across, across, out=total).sum(-1, keepdim=True)
-    q = square.addcmul_(turn, lean).mul_(_number(0.25, s.dtype))
+    q = square.addcmul_(turn, lean).mul_(operand(0.25, s.dtype))
     return q, across, root, lean, grown, total
 
 
 def _with_time(tangent: Tensor, along: Tensor, c: float) -> Tensor:
     tangent[..., :1].copy_(times(c**0.5, along))
     return tangent
-
-
-def _pointed(s: Tensor, c: float) -> Tensor | None:
-    largest, rounding = longest_coordinate(s.shape[-1], s.dtype)
-    if rounding != 1:
-        s.mul_(_number(rounding, s.dtype))
-    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-    if not length.max().item() <= min(longest(c, s.dtype), largest):
-        return None
-    square = length.mul_(length) if c == 1 else (c * length).mul_(length)
-    first = square.add_(_number(1.0, s.dtype)).sqrt_()
-    return torch.cat((first if c == 1 else first.div_(c**0.5), s), -1)

@@ -126,6 +126,12 @@ def times(c: Tensor | float, x: Tensor) -> Tensor:
     return x if not isinstance(c, Tensor) and c == 1 else c * x
 
 
+@functools.lru_cache(256)
+def operand(value: float, dtype: torch.dtype) -> Tensor:
+    """A number as a tensor on the CPU, which an operator need not convert."""
+    return torch.tensor(value, dtype=dtype, device="cpu")
+
+
 def unit(a: Tensor) -> Tensor:
     """``a / |a|``, or 0 where ``a`` is 0."""
     length = root(square(a))
