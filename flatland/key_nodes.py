@@ -12,7 +12,7 @@ from fedbolic.core import check
 from fedbolic.core.types import Meta
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.manifolds import Lorentz
-from flatland.graphs.blocks import GraphBlock, Sparse
+from flatland.graphs.blocks import GraphBlock
 from flatland.graphs.model import (
     Activation,
     ConvolutionalNetwork,
@@ -164,11 +164,15 @@ def dense_features(block: GraphBlock) -> Float[Tensor, "clients n width"]:
 
 
 def _without(block: GraphBlock, keys: Tensor) -> GraphBlock:
-    """The block with messages from ``keys`` and from each node to itself."""
+    """The block with messages from ``keys`` and from each node to itself.
+
+    Other messages have weight 0, so that the matrix has the size of the block's, whatever the keys:
+    :meth:`~flatland.graphs.blocks.GraphBlock.load` can then renew it.
+    """
     matrix = block.neighbours
-    row = torch.arange(len(matrix.counts), device=keys.device).repeat_interleave(matrix.counts)
     column = matrix.column.long()
-    kept = keys.flatten()[column] | (row == column)
-    counts = torch.bincount(row[kept], minlength=len(matrix.counts))
-    shares = (1 / counts.double()).repeat_interleave(counts)
-    return replace(block, neighbours=Sparse.of(counts, column[kept], shares, matrix.width))
+    kept = (keys.flatten()[column] | (matrix.row == column)) & (matrix.value != 0)
+    counts = torch.zeros(len(matrix.counts), dtype=torch.float64, device=keys.device)
+    counts = counts.index_add(0, matrix.row, kept.double())
+    shares = torch.where(kept, 1 / counts[matrix.row], 0)
+    return replace(block, neighbours=replace(matrix, value=shares))

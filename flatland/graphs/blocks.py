@@ -277,6 +277,9 @@ def _copy_values(to: Any, of: Any) -> None:
         if name == "_mixed":
             for mixing, values in x.items():
                 values.copy_(of.mixed(mixing))
+        elif name == "_derived":
+            for (compute, *given), values in x.items():
+                _copy_values(values, derived(of, compute, *given))
         elif isinstance(x, Tensor):
             x.copy_(getattr(of, name))
         elif isinstance(x, Sparse):

@@ -12,7 +12,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.data import IID, GraphClassification, TreesAndRings
 from fedbolic.federated import Trainer
 from flatland import Constant, FlatLand, GraphReadout, KeyNodeGCN, LorentzGCN
-from flatland.graphs.blocks import graph_block
+from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.key_nodes import ONE_SPACE, key_nodes, novelties, thinned
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.graphs.test_model import dense, logits_of, values
@@ -127,3 +127,19 @@ def test_whole_graphs_are_classified_too():
 def test_a_share_lies_between_0_and_1(share):
     with pytest.raises(ValueError, match="share"):
         KeyNodeGCN(share=share)
+
+
+def test_a_block_that_takes_other_graphs_gathers_from_their_key_nodes():
+    first = graph_of(path(9), 9), graph_of(star(6), 8)
+    block = GraphBlock.with_room(first, 3, None)
+    kept = thinned(block, 0.4).neighbours
+    kept.transposed  # noqa: B018  computed, so renewed, too
+    others = graph_of(star(5), 7), graph_of(path(4), 5)
+    block.load(others)
+    fresh = thinned(graph_block(others), 0.4).neighbours
+    found = full(kept).unflatten(0, (3, 9)).unflatten(2, (3, 9))
+    expected = full(fresh).unflatten(0, (2, 7)).unflatten(2, (2, 7))
+    assert_close(found[:2, :7, :2, :7], expected)
+    assert_close(full(kept.transposed), full(kept).T)
+    assert not found[2:].any()
+    assert not found[:, 7:].any()
