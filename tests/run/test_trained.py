@@ -160,7 +160,7 @@ def test_the_command_saves_a_graph_and_its_card(folder, tmp_path, fedbolic):
     assert card["method"] == "fedbolic.methods.fedavg.FedAvg"
     assert (card["num_classes"], card["input_shape"], card["rounds"]) == (10, [1, 8, 8], 1)
     assert card["commit"] == RunFolder(folder).environment["commit"]
-    refused(fedbolic("export", folder, "--to", to), names=["exists", "--to"])
+    refused(fedbolic("export", folder, "--to", to), names=["exists", "another name"])
 
 
 def test_the_command_names_what_it_cannot_write(folder, tmp_path, fedbolic, monkeypatch):
