@@ -74,9 +74,14 @@ def without_casts(device: torch.device) -> AbstractContextManager:
     Args:
         device: Device of the tensors; on one without autocast, such as ``meta``, nothing is off.
     """
-    if not torch.amp.is_autocast_available(device.type):
+    if not _has_casts(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+@torch.compiler.assume_constant_result  # torch 2.11 cannot trace the question
+def _has_casts(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
 
 
 def series_bound(t: Tensor) -> float:

@@ -4,6 +4,7 @@ A number is lowered with the work and raised only with a reason. Nothing here me
 """
 
 import pytest
+import torch
 
 from fedbolic.federated import Batched, Graphed, Sequential
 from fedbolic.federated.batched.static_steps import StaticSteps
@@ -82,6 +83,8 @@ CASES = [
 def test_training_stays_within_its_budget(name, engine, monkeypatch):
     found = spent(name, ENGINES[engine], monkeypatch)
     of_step, of_round = LAUNCHES[name][list(ENGINES).index(engine)]
+    if torch.__version__ < (2, 13) and name == "fedavg mlp dropout" and engine != "sequential":
+        of_step += 4  # older releases stack the numbers of a dropout in four more operators
     assert found.step_waits == 0
     assert found.step_uploads == 0
     assert found.launches <= of_step
