@@ -26,6 +26,8 @@ PairOperation = Callable[..., tuple[Tensor, Tensor]]
 
 _NOTHING = nullcontext()
 
+_OLD = torch.__version__ < "2.13"  # a version, compared as such
+
 _VALUELESS = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
 """Modes of the dispatcher in which results have no values."""
 
@@ -97,7 +99,7 @@ def fused(
 
         @staticmethod
         def forward(*inputs: Any) -> tuple[Tensor, ...]:
-            return formula.parts(*inputs)
+            return _traceable(formula.parts(*inputs))
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
@@ -127,6 +129,12 @@ def fused(
         return made[0] if formula.outputs == 1 else made[: formula.outputs]
 
     return function
+
+
+def _traceable(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Copies where torch 2.11 compiles: a part that was changed in place has no gradient there."""
+    copied = _OLD and torch.compiler.is_compiling()
+    return tuple([part.clone() for part in parts]) if copied else parts
 
 
 def _recorded(formula: type[Formula]) -> type[torch.autograd.Function]:

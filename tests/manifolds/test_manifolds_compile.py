@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio_and_cosh
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.manifolds.cases import ALL, IDS, arguments, call, points
 
@@ -59,3 +60,18 @@ def test_g13_inductor_keeps_the_value(kind):
 
     compiled = torch.compile(together, fullgraph=True)(x, y)
     torch.testing.assert_close(compiled, together(x, y), rtol=1e-5, atol=1e-6)
+
+
+def test_a_part_of_a_formula_that_is_changed_in_place_keeps_its_gradient():
+    """Values of asinh, and the cosine beside sinh, end with an operation in place."""
+
+    def function(c, t):
+        return asinh_ratio(t, c) + sinh_ratio_and_cosh(t, c)[1]
+
+    torch._dynamo.reset()
+    given = torch.tensor(0.7, requires_grad=True), torch.rand(5, requires_grad=True)
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    got, expected = (
+        torch.autograd.grad(f(*given).square().sum(), given) for f in (compiled, function)
+    )
+    torch.testing.assert_close(got, expected)
