@@ -74,14 +74,12 @@ def without_casts(device: torch.device) -> AbstractContextManager:
     Args:
         device: Device of the tensors; on one without autocast, such as ``meta``, nothing is off.
     """
-    if not _has_casts(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
-
-
-@torch.compiler.assume_constant_result  # torch 2.11 cannot trace the question
-def _has_casts(device: str) -> bool:
-    return torch.amp.is_autocast_available(device)
+    kind = device.type
+    if torch.compiler.is_compiling():  # torch 2.11 cannot trace the question
+        has_casts = kind != "meta"
+    else:
+        has_casts = torch.amp.is_autocast_available(kind)
+    return torch.autocast(kind, enabled=False) if has_casts else nullcontext()
 
 
 def series_bound(t: Tensor) -> float:
