@@ -43,8 +43,7 @@ class Rehearsal(Dispatch):
         super().__init__()
         self.label, self.num_devices, self.thread = "meta:0", devices, threading.local()
         self.threads = {*threading.enumerate()}  # those of earlier tests use no device any more
-        self.graphs, self.replayed, self.kernels = [], 0, 0
-        self.sync_debug_mode = 0
+        self.graphs, self.replayed, self.kernels, self.sync_debug_mode = [], 0, 0, 0
         self.free, self.used, self.cached, self.of_capture = 1000 * MEBIBYTE, 0, 0, 0
 
     def capture(self, label):

@@ -12,7 +12,7 @@ from fedbolic.federated import Sequential, Trainer
 
 SMALL = dataclasses.replace(papers.WORK, num_clients=3)
 KEPT = {"SCAFFOLD": "own_variate", "Ditto": "own_parameters"}
-"""What a client keeps, by the name in its state."""
+"""Names of the client states."""
 
 
 @pytest.mark.parametrize("name", papers.PAPERS)
