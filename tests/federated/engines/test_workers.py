@@ -214,7 +214,7 @@ class Strange(Averaged):
 
 @pytest.mark.processes
 def test_what_cannot_be_sent_is_a_failure_of_its_client(pools, caplog):
-    for gives, words in ((False, "TwoWordsError: not portable"), (True, "pickle")):
+    for gives, words in ((False, "TwoWordsError: not portable"), (True, "local object")):
         caplog.clear()
         _, rows = train(Strange(rounds=1, gives=gives), DATA, engine=pools(2))
         assert rows_of(rows, "clients/failed") == [1]
